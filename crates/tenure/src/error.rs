@@ -1,0 +1,187 @@
+//! What can go wrong, sorted by what the caller should do about it.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::claim::{Busy, Lost, LostReason};
+
+/// A result whose error is [`Error`] unless said otherwise.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong. [`kind`](Error::kind) says what to do; the text is for people.
+///
+/// One word wide and cheap to clone. The types behind [`source`](StdError::source) are not part of
+/// the API.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::{ErrorKind, Key};
+///
+/// let error = Key::new("").unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Invalid);
+/// assert_eq!(error.to_string(), "the key is empty; give the lock a name");
+/// ```
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+    detail: Detail,
+}
+
+enum Detail {
+    None,
+    Busy(Busy),
+    Gone(LostReason),
+    Lost(Lost),
+}
+
+/// What the caller should do about an [`Error`].
+///
+/// # Examples
+///
+/// ```
+/// use tenure::{Error, ErrorKind};
+///
+/// fn worth_another_try(error: &Error) -> bool {
+///     matches!(error.kind(), ErrorKind::Busy | ErrorKind::Unavailable)
+/// }
+/// # assert!(worth_another_try(&Error::new(ErrorKind::Unavailable, "gone")));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Somebody else has the lock: try later. Comes only from [`Attempt::granted`](crate::Attempt).
+    Busy,
+    /// This client was shut down: stop using it.
+    Closed,
+    /// The server knows us and says no: change credentials or rights.
+    Denied,
+    /// A fault of tenure or of a backend: report it.
+    Internal,
+    /// A key, URL or setting is wrong, or the store is not one of ours: change it.
+    Invalid,
+    /// The lock was ours and no longer is: stop the work.
+    Lost,
+    /// No answer, so nothing is known: try again, or look at the server.
+    Unavailable,
+    /// This server or this build cannot do that: ask for less, or choose another.
+    Unsupported,
+}
+
+impl Error {
+    /// An error of this kind. Messages are lower case, name the thing and say what to try.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
+        Error::build(kind, message.into(), None, Detail::None)
+    }
+
+    /// For backends: the server says that a claim is no longer held, and why.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tenure::{Error, ErrorKind, LostReason};
+    ///
+    /// let error = Error::gone(LostReason::TakenOver);
+    /// assert_eq!(error.kind(), ErrorKind::Lost);
+    /// ```
+    pub fn gone(reason: LostReason) -> Error {
+        let message = format!("the lock is gone: {}", reason.describe());
+        Error::build(ErrorKind::Lost, message, None, Detail::Gone(reason))
+    }
+
+    /// The same error with its cause.
+    pub fn with_source(self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
+        let detail = match &self.0.detail {
+            Detail::None => Detail::None,
+            Detail::Busy(busy) => Detail::Busy(busy.clone()),
+            Detail::Gone(reason) => Detail::Gone(*reason),
+            Detail::Lost(lost) => Detail::Lost(lost.clone()),
+        };
+        Error::build(self.0.kind, self.0.message.clone(), Some(source.into()), detail)
+    }
+
+    /// What the caller should do about it.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Who is in the way, if the kind is [`ErrorKind::Busy`].
+    pub fn busy(&self) -> Option<&Busy> {
+        match &self.0.detail {
+            Detail::Busy(busy) => Some(busy),
+            _ => None,
+        }
+    }
+
+    /// Which lock was lost and why, if the kind is [`ErrorKind::Lost`].
+    pub fn lost(&self) -> Option<&Lost> {
+        match &self.0.detail {
+            Detail::Lost(lost) => Some(lost),
+            _ => None,
+        }
+    }
+
+    /// The reason that a backend gave with [`Error::gone`].
+    pub(crate) fn gone_reason(&self) -> Option<LostReason> {
+        match self.0.detail {
+            Detail::Gone(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    fn build(
+        kind: ErrorKind,
+        message: String,
+        source: Option<Box<dyn StdError + Send + Sync>>,
+        detail: Detail,
+    ) -> Error {
+        Error(Arc::new(Inner { kind, message, source, detail }))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Error");
+        debug.field("kind", &self.0.kind).field("message", &self.0.message);
+        if let Some(source) = &self.0.source {
+            debug.field("source", source);
+        }
+        debug.finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+impl From<Busy> for Error {
+    fn from(busy: Busy) -> Error {
+        Error::build(ErrorKind::Busy, busy.to_string(), None, Detail::Busy(busy))
+    }
+}
+
+impl From<Lost> for Error {
+    fn from(lost: Lost) -> Error {
+        Error::build(ErrorKind::Lost, lost.to_string(), None, Detail::Lost(lost))
+    }
+}
+
+/// A `Key` is made into a `Key` without error: lets [`Client::lock`](crate::Client::lock) take both.
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Error {
+        match never {}
+    }
+}

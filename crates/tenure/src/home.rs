@@ -1,0 +1,121 @@
+//! Where a client's own tasks run. A client over a server has a thread of its own: a blocked or ended
+//! runtime of the user then stops neither renewals nor the release of what was dropped.
+
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+use std::thread::ThreadId;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::Notify;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Where tasks run.
+#[derive(Debug)]
+pub(crate) enum Home {
+    /// On the runtime that the call comes from; where there is none, on a thread made for it.
+    Caller(OnceLock<Thread>),
+    /// On a thread of its own.
+    Thread(Thread),
+}
+
+impl Home {
+    pub(crate) fn caller() -> Home {
+        Home::Caller(OnceLock::new())
+    }
+
+    pub(crate) fn thread() -> Result<Home> {
+        Thread::start().map(Home::Thread)
+    }
+
+    /// Whether calls may be made in the caller's own task.
+    pub(crate) fn is_caller(&self) -> bool {
+        matches!(self, Home::Caller(_))
+    }
+
+    /// Whether the current thread is the one that the tasks run on: it must not wait for them.
+    pub(crate) fn is_here(&self) -> bool {
+        match self {
+            Home::Caller(_) => true,
+            Home::Thread(thread) => thread.id == std::thread::current().id(),
+        }
+    }
+
+    /// Runs a task. `false` if there is no runtime and no thread could be started.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
+        let handle = match self {
+            Home::Thread(thread) => Some(thread.handle.clone()),
+            Home::Caller(fallback) => {
+                Handle::try_current().ok().or_else(|| fallback_handle(fallback))
+            }
+        };
+        match handle {
+            Some(handle) => {
+                handle.spawn(task);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Runs a task to its end here and gives its output to whoever awaits, on any executor.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let task = async move {
+            // The caller may have gone away; then nobody wants the output.
+            let _unwanted = sender.send(task.await);
+        };
+        if self.spawn(task) { receiver.await.map_err(|_| ended()) } else { Err(ended()) }
+    }
+}
+
+fn fallback_handle(fallback: &OnceLock<Thread>) -> Option<Handle> {
+    if fallback.get().is_none() {
+        // When two come at once, the second thread ends at once again.
+        let _second = fallback.set(Thread::start().ok()?);
+    }
+    fallback.get().map(|thread| thread.handle.clone())
+}
+
+fn ended() -> Error {
+    Error::new(ErrorKind::Closed, "the client's background thread has ended")
+}
+
+/// A thread with a small runtime on it, which ends when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    id: ThreadId,
+    handle: Handle,
+    stop: Arc<Notify>,
+}
+
+impl Thread {
+    fn start() -> Result<Thread> {
+        let unavailable = |error: std::io::Error| {
+            let message = format!("cannot start the client's background thread: {error}");
+            Error::new(ErrorKind::Unavailable, message)
+        };
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(unavailable)?;
+        let handle = runtime.handle().clone();
+        let stop = Arc::new(Notify::new());
+        let stopped = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name("tenure".into())
+            .spawn(move || {
+                runtime.block_on(stopped.notified());
+                // A call that hangs in a client library must not hang this thread.
+                runtime.shutdown_background();
+            })
+            .map_err(unavailable)?;
+        Ok(Thread { id: thread.thread().id(), handle, stop })
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+    }
+}
