@@ -93,7 +93,9 @@ pub enum Event {
 
 /// The observers of one client.
 #[derive(Clone, Default)]
-pub(crate) struct Observers(Vec<Arc<dyn Fn(&Event) + Send + Sync>>);
+pub(crate) struct Observers(Vec<Arc<Observer>>);
+
+type Observer = dyn Fn(&Event) + Send + Sync;
 
 impl Observers {
     pub(crate) fn add(&mut self, observer: impl Fn(&Event) + Send + Sync + 'static) {

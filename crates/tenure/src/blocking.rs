@@ -1,0 +1,294 @@
+//! The same API without async: for cron jobs, build tools and scripts.
+//!
+//! The client's own thread does the work, so nothing here needs a runtime, and renewals go on while
+//! your code computes or sleeps. Do not call it from async code: it blocks the thread.
+//!
+//! # Examples
+//!
+//! ```
+//! use tenure::Attempt;
+//!
+//! let locks = tenure::blocking::connect("memory:")?;
+//! let Attempt::Granted(guard) = locks.lock("nightly-report").try_acquire()? else { return Ok(()) };
+//! for _page in 1..=3 {
+//!     guard.check()?;
+//! }
+//! guard.release()?;
+//! # Ok::<(), tenure::Error>(())
+//! ```
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use crate::backend::Info;
+use crate::claim::{Attempt, Busy, Holding, Lost, LostReason};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::key::Key;
+use crate::lease::Lease;
+use crate::token::FencingToken;
+
+/// Connects to the server of this URL. See [`tenure::connect`](crate::connect).
+///
+/// # Errors
+///
+/// As for [`Config::connect`].
+///
+/// # Examples
+///
+/// ```
+/// let locks = tenure::blocking::connect("memory:")?;
+/// assert_eq!(locks.info().name, "memory");
+/// # Ok::<(), tenure::Error>(())
+/// ```
+pub fn connect(url: &str) -> Result<Client> {
+    url.parse::<Config>()?.connect_blocking()
+}
+
+/// The way to one server. See [`tenure::Client`](crate::Client).
+///
+/// # Examples
+///
+/// ```
+/// let locks = tenure::blocking::connect("memory:")?;
+/// locks.lock("a").acquire()?.release()?;
+/// assert!(locks.list("")?.is_empty());
+/// # Ok::<(), tenure::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client(crate::Client);
+
+impl Client {
+    pub(crate) fn new(client: crate::Client) -> Client {
+        Client(client)
+    }
+
+    /// The lock with this name. A wrong name is reported by the lock's first verb.
+    pub fn lock<K: TryInto<Key, Error: Into<Error>>>(&self, key: K) -> Lock {
+        Lock(self.0.lock(key))
+    }
+
+    /// The same client with a prefix before every key, hidden again in its answers.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if the prefix is not fit to begin a key.
+    pub fn prefixed<K: TryInto<Key, Error: Into<Error>>>(&self, prefix: K) -> Result<Client> {
+        self.0.prefixed(prefix).map(Client)
+    }
+
+    /// What the server can promise.
+    pub fn info(&self) -> Info {
+        self.0.info()
+    }
+
+    /// Who holds what, for people: every held key that starts so.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` and the like.
+    pub fn list(&self, prefix: &str) -> Result<Vec<Holding>> {
+        wait(self.0.list(prefix))
+    }
+
+    /// Returns when everything that was dropped so far has been given back.
+    pub fn flush(&self) {
+        wait(self.0.flush());
+    }
+
+    /// Ends this client in good order. See [`Client::shutdown`](crate::Client::shutdown).
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if the server did not confirm a release.
+    pub fn shutdown(&self, grace: Duration) -> Result<()> {
+        wait(self.0.shutdown(grace))
+    }
+}
+
+/// One lock: handle and builder in one. See [`tenure::Lock`](crate::Lock).
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let locks = tenure::blocking::connect("memory:")?;
+/// let guard = locks.lock("a").ttl(Duration::from_secs(5)).acquire()?;
+/// assert!(guard.check()? <= Duration::from_secs(5));
+/// # Ok::<(), tenure::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a lock does nothing until it is acquired"]
+pub struct Lock(crate::Lock);
+
+impl Lock {
+    /// How long the server keeps the lock without hearing from us. Does not turn renewal off.
+    pub fn ttl(self, ttl: Duration) -> Lock {
+        Lock(self.0.ttl(ttl))
+    }
+
+    /// How often the lease is renewed: every third of the ttl unless set.
+    pub fn renew_every(self, interval: Duration) -> Lock {
+        Lock(self.0.renew_every(interval))
+    }
+
+    /// A fixed lease: the lock ends after its ttl, whatever happens.
+    pub fn without_renewal(self) -> Lock {
+        Lock(self.0.without_renewal())
+    }
+
+    /// The longest that the lock may be held.
+    pub fn max_hold(self, limit: Duration) -> Lock {
+        Lock(self.0.max_hold(limit))
+    }
+
+    /// Free text that others see beside the holder.
+    pub fn note(self, note: impl Into<String>) -> Lock {
+        Lock(self.0.note(note))
+    }
+
+    /// Called with every busy answer, on the client's own thread.
+    pub fn on_busy(self, f: impl Fn(&Busy) + Send + Sync + 'static) -> Lock {
+        Lock(self.0.on_busy(f))
+    }
+
+    /// Takes the lock, waiting for as long as it is busy.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lock::acquire`](crate::Lock::acquire).
+    pub fn acquire(&self) -> Result<Guard> {
+        wait(self.0.acquire()).map(Guard)
+    }
+
+    /// Takes the lock, waiting at most this long.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lock::acquire_within`](crate::Lock::acquire_within).
+    pub fn acquire_within(&self, patience: Duration) -> Result<Attempt<Guard>> {
+        Ok(wait(self.0.acquire_within(patience))?.map(Guard))
+    }
+
+    /// Takes the lock if it is free.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lock::try_acquire`](crate::Lock::try_acquire).
+    pub fn try_acquire(&self) -> Result<Attempt<Guard>> {
+        Ok(wait(self.0.try_acquire())?.map(Guard))
+    }
+
+    /// Who holds the lock, for people.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` and the like.
+    pub fn holding(&self) -> Result<Option<Holding>> {
+        wait(self.0.holding())
+    }
+
+    /// A hint: returns when the lock is free, without taking it.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` and the like.
+    pub fn until_free(&self) -> Result<()> {
+        wait(self.0.until_free())
+    }
+
+    /// Force-releases exactly the grant with this token. `true` if it was there.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` and the like; `Unsupported` where the server cannot.
+    pub fn evict(&self, token: FencingToken) -> Result<bool> {
+        wait(self.0.evict(token))
+    }
+}
+
+/// A held lock, renewed in the background. See [`tenure::Guard`](crate::Guard).
+///
+/// # Examples
+///
+/// ```
+/// let locks = tenure::blocking::connect("memory:")?;
+/// let guard = locks.lock("a").acquire()?;
+/// guard.on_lost(|lost| eprintln!("{lost}"));
+/// guard.release()?;
+/// # Ok::<(), tenure::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "the lock is released as soon as its guard is dropped"]
+pub struct Guard(crate::Guard);
+
+impl Guard {
+    /// A view of this lock for others who work under it.
+    pub fn lease(&self) -> &Lease {
+        self.0.lease()
+    }
+
+    /// What is held.
+    pub fn key(&self) -> &Key {
+        self.0.key()
+    }
+
+    /// The token to show to the protected resource.
+    pub fn token(&self) -> FencingToken {
+        self.0.token()
+    }
+
+    /// The time left, by our own clock and without asking anybody.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`] if the lock is no longer ours.
+    pub fn check(&self) -> Result<Duration, Lost> {
+        self.0.check()
+    }
+
+    /// Calls this function, on a thread of its own, if the lock is lost. A release is not a loss.
+    pub fn on_lost(&self, f: impl FnOnce(&Lost) + Send + 'static) {
+        let lease = self.lease().clone();
+        self.0.user().shared.home.spawn(async move {
+            let lost = lease.lost().await;
+            if lost.reason() != LostReason::Released {
+                tokio::task::spawn_blocking(move || f(&lost));
+            }
+        });
+    }
+
+    /// Gives the lock back and waits until the server has confirmed it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Guard::release`](crate::Guard::release).
+    pub fn release(self) -> Result<()> {
+        wait(self.0.release())
+    }
+}
+
+/// Waits for a future on this thread. Our futures await only channels, so no runtime is needed.
+pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        std::thread::park();
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}

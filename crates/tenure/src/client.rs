@@ -1,0 +1,175 @@
+//! A client: connections, keeper and janitor of one server, shared by all its locks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Info, Note, Scope};
+use crate::claim::{Holding, LostReason};
+use crate::error::{Error, ErrorKind, Result};
+use crate::janitor::Janitor;
+use crate::key::Key;
+use crate::lock::Lock;
+use crate::shared::{Shared, User};
+
+/// The way to one server. Cheap to clone; all clones share connections and background work. When the
+/// last handle of it goes (clients, locks, guards), what was dropped is given back first.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+/// use std::time::Duration;
+///
+/// let locks = tenure::connect("memory:").await?;
+/// let guard = locks.lock("orders/42").acquire().await?;
+/// drop(guard);
+/// locks.flush().await;
+/// locks.shutdown(Duration::from_secs(5)).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    user: Arc<User>,
+    defaults: Arc<Defaults>,
+    prefix: Arc<str>,
+}
+
+/// What the locks of a client start from.
+#[derive(Debug)]
+pub(crate) struct Defaults {
+    pub(crate) ttl: Duration,
+    pub(crate) renew_every: Option<Duration>,
+    pub(crate) outage: Option<Duration>,
+    pub(crate) note: Note,
+}
+
+impl Client {
+    pub(crate) fn build(shared: Shared, defaults: Defaults, prefix: &str) -> Client {
+        let user = Arc::new(User { shared: Arc::new(shared) });
+        Client { user, defaults: Arc::new(defaults), prefix: prefix.into() }
+    }
+
+    /// The lock with this name. A wrong name is reported by the lock's first verb.
+    pub fn lock<K: TryInto<Key, Error: Into<Error>>>(&self, key: K) -> Lock {
+        let key = key.try_into().map_err(Into::into);
+        Lock::new(self.clone(), key, &self.defaults)
+    }
+
+    /// The same client with a prefix before every key, hidden again in its answers.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if the prefix is not fit to begin a key.
+    pub fn prefixed<K: TryInto<Key, Error: Into<Error>>>(&self, prefix: K) -> Result<Client> {
+        let prefix = prefix.try_into().map_err(Into::into)?.prefixed(&self.prefix)?;
+        Ok(Client { prefix: prefix.as_str().into(), ..self.clone() })
+    }
+
+    /// What the server can promise.
+    pub fn info(&self) -> Info {
+        self.shared().info.clone()
+    }
+
+    /// Who holds what, for people: every held key that starts so.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` and the like.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future has no effect.
+    pub fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<Holding>>> + Send + use<> {
+        let (client, prefix) = (self.clone(), format!("{}{prefix}", self.prefix));
+        async move {
+            let shared = client.shared().clone();
+            let list = async move { shared.backend.list(Scope::Prefix(&prefix)).await };
+            let found = client.shared().home.run(list).await??;
+            Ok(client.hide_prefix(found))
+        }
+    }
+
+    /// Returns when everything that was dropped so far has been given back.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future has no effect.
+    pub fn flush(&self) -> impl Future<Output = ()> + Send + use<> {
+        let janitor = self.shared().janitor.clone();
+        async move { janitor.flush().await }
+    }
+
+    /// Ends this client in good order: no new claims, holders may finish for as long as `grace`, then
+    /// everything is released, and only then does renewing stop.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if the server did not confirm a release: that lock ends with its lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Not undone.** The client stays closed; what is still held goes on until it is released.
+    pub fn shutdown(&self, grace: Duration) -> impl Future<Output = Result<()>> + Send + use<> {
+        let user = self.user.clone();
+        async move {
+            let shared = user.shared.clone();
+            shared.close();
+            let ending = shared.clone();
+            let result = shared.home.run(async move { end(&ending, grace).await }).await?;
+            shared.keeper.stop();
+            result
+        }
+    }
+
+    pub(crate) fn user(&self) -> &Arc<User> {
+        &self.user
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.user.shared
+    }
+
+    pub(crate) fn defaults(&self) -> &Defaults {
+        &self.defaults
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub(crate) fn hide_prefix(&self, holdings: Vec<Holding>) -> Vec<Holding> {
+        let shown = |mut holding: Holding| {
+            holding.key = holding.key.strip(&self.prefix)?;
+            Some(holding)
+        };
+        holdings.into_iter().filter_map(shown).collect()
+    }
+}
+
+/// Lets holders finish, then releases what they left.
+async fn end(shared: &Arc<Shared>, grace: Duration) -> Result<()> {
+    tokio::select! {
+        () = shared.keeper.until_empty() => {}
+        () = shared.clock.sleep(grace) => {}
+    }
+    let releases: Vec<_> = shared
+        .keeper
+        .all()
+        .into_iter()
+        .filter_map(|held| {
+            let end = held.end();
+            held.finish(LostReason::Released).ok()?;
+            shared.keeper.forget(&held);
+            Some(Janitor::release(shared, held.claim.clone(), end))
+        })
+        .collect();
+    let mut result = Ok(());
+    for release in releases {
+        let closed = || Error::new(ErrorKind::Closed, "the client's background thread has ended");
+        match release.await.unwrap_or_else(|_| Err(closed())) {
+            Ok(_) => {}
+            Err(error) => result = Err(error),
+        }
+    }
+    result
+}

@@ -1,0 +1,261 @@
+//! Where the lock server is and how to use it: one URL, and what else code may want to say.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Backend, Note, Reach};
+use crate::backends;
+use crate::client::{Client, Defaults};
+use crate::error::{Error, ErrorKind, Result};
+use crate::home::Home;
+use crate::observe::{Event, Observers};
+use crate::options::Options;
+use crate::shared::Shared;
+
+/// Where the lock server is and how to use it. Made from a URL; `Debug` shows its scheme and hosts.
+///
+/// | option in the URL | method | meaning |
+/// |---|---|---|
+/// | `?prefix=app/` | [`prefix`](Config::prefix) | before every key, hidden again in answers |
+/// | `?owner=web-3` | [`owner`](Config::owner) | what others see as the holder |
+/// | `?ttl=10s` | [`ttl`](Config::ttl) | default lease of this client's locks |
+/// | `?renew=3s` | [`renew_every`](Config::renew_every) | how often a lease is renewed |
+/// | `?outage=1m` | [`outage`](Config::outage) | how long `acquire` bears a dead server |
+/// | `?password_file=/run/secrets/lock` | [`password`](Config::password) | keeps the secret out of the URL |
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+/// use tenure::Config;
+///
+/// let config: Config = "memory:?prefix=shop/&ttl=10s".parse()?;
+/// let locks = config.owner("web-3").connect().await?;
+/// let guard = locks.lock("orders/42").acquire().await?;
+/// assert_eq!(guard.key().as_str(), "orders/42");
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Default)]
+pub struct Config {
+    url: Option<Options>,
+    prefix: String,
+    owner: Option<String>,
+    ttl: Option<Duration>,
+    renew_every: Option<Duration>,
+    outage: Option<Duration>,
+    observers: Observers,
+}
+
+impl Config {
+    /// The configuration that the environment variable `TENURE_URL` holds, if it is set.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if it is not a URL of ours.
+    pub fn from_env() -> Result<Option<Config>> {
+        match std::env::var("TENURE_URL") {
+            Ok(url) if !url.is_empty() => url.parse().map(Some),
+            Ok(_) | Err(std::env::VarError::NotPresent) => Ok(None),
+            Err(std::env::VarError::NotUnicode(_)) => {
+                Err(Error::new(ErrorKind::Invalid, "TENURE_URL is not UTF-8"))
+            }
+        }
+    }
+
+    /// Put this before every key; answers hide it again.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Config {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// What others see as the holder: the program's name unless set.
+    pub fn owner(mut self, name: impl Into<String>) -> Config {
+        self.owner = Some(name.into());
+        self
+    }
+
+    /// The lease of this client's locks: 30 s unless set.
+    pub fn ttl(mut self, ttl: Duration) -> Config {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// How often leases are renewed: every third of the ttl unless set.
+    pub fn renew_every(mut self, interval: Duration) -> Config {
+        self.renew_every = Some(interval);
+        self
+    }
+
+    /// How long `acquire` bears a server that does not answer: one ttl unless set.
+    pub fn outage(mut self, limit: Duration) -> Config {
+        self.outage = Some(limit);
+        self
+    }
+
+    /// The password, so that it need not be in the URL.
+    pub fn password(mut self, secret: impl Into<String>) -> Config {
+        if let Some(url) = &mut self.url {
+            url.set_password(secret.into());
+        }
+        self
+    }
+
+    /// Tells this function what happens. It is called on the client's own thread and must not block.
+    pub fn observe(mut self, f: impl Fn(&Event) + Send + Sync + 'static) -> Config {
+        self.observers.add(f);
+        self
+    }
+
+    /// Connects: proves address and credentials once.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for a wrong URL, `Unsupported` if the backend is not built in, `Unavailable` and
+    /// `Denied` by the server.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future closes what was opened.
+    pub async fn connect(self) -> Result<Client> {
+        let options = self.options()?;
+        let home = if is_local(&options) { Home::caller() } else { Home::thread()? };
+        let backend = open_at(&home, options).await?;
+        self.build(backend, home)
+    }
+
+    /// The bare backend, to put layers around it; give the result to [`over`](Config::over).
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect`](Config::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future closes what was opened.
+    pub fn open(&self) -> impl Future<Output = Result<Arc<dyn Backend>>> + Send + use<> {
+        let options = self.options();
+        async move { backends::open(options?).await }
+    }
+
+    /// A client with these settings over that backend.
+    ///
+    /// # Panics
+    ///
+    /// If the system cannot start the client's thread, or a prefix is set that cannot begin a key.
+    pub fn over(self, backend: impl Backend) -> Client {
+        let home = match backend.info().reach {
+            Reach::Process => Home::caller(),
+            Reach::Machine | Reach::Network => Home::thread().expect("a thread can be started"),
+        };
+        self.build(Arc::new(backend), home).expect("the prefix can begin a key")
+    }
+
+    /// Connects without async. See [`blocking`](crate::blocking).
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect`](Config::connect).
+    pub fn connect_blocking(self) -> Result<crate::blocking::Client> {
+        // Always on a thread of its own: there may be no runtime at all.
+        let home = Home::thread()?;
+        let options = self.options()?;
+        let backend = crate::blocking::wait(open_at(&home, options))?;
+        Ok(crate::blocking::Client::new(self.build(backend, home)?))
+    }
+
+    fn options(&self) -> Result<Options> {
+        self.url.clone().ok_or_else(|| {
+            let message = "no URL is given; try `sqlite:` for a store on this machine";
+            Error::new(ErrorKind::Invalid, message)
+        })
+    }
+
+    fn build(self, backend: Arc<dyn Backend>, home: Home) -> Result<Client> {
+        if !self.prefix.is_empty() {
+            // A prefix that cannot begin a key would be found out only with the first lock.
+            crate::Key::new(&self.prefix)?;
+        }
+        let name = self.owner.unwrap_or_else(program);
+        let defaults = Defaults {
+            ttl: self.ttl.unwrap_or(DEFAULT_TTL),
+            renew_every: self.renew_every,
+            outage: self.outage,
+            note: Note::new(name, host(), std::process::id(), ""),
+        };
+        let shared = Shared::new(backend, home, self.observers);
+        Ok(Client::build(shared, defaults, &self.prefix))
+    }
+}
+
+impl FromStr for Config {
+    type Err = Error;
+    fn from_str(url: &str) -> Result<Config> {
+        let mut options = Options::parse(url)?;
+        if let Some(file) = options.take("password_file") {
+            options.set_password(read_secret(Path::new(&file))?);
+        }
+        Ok(Config {
+            prefix: options.take("prefix").unwrap_or_default(),
+            owner: options.take("owner"),
+            ttl: options.take_duration("ttl")?,
+            renew_every: options.take_duration("renew")?,
+            outage: options.take_duration("outage")?,
+            observers: Observers::default(),
+            url: Some(options),
+        })
+    }
+}
+
+impl TryFrom<String> for Config {
+    type Error = Error;
+    fn try_from(url: String) -> Result<Config> {
+        url.parse()
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Config");
+        match &self.url {
+            Some(url) => debug.field("url", url),
+            None => debug.field("url", &"none"),
+        };
+        debug.field("prefix", &self.prefix).field("ttl", &self.ttl).finish_non_exhaustive()
+    }
+}
+
+/// Opens the backend where its tasks are to run.
+async fn open_at(home: &Home, options: Options) -> Result<Arc<dyn Backend>> {
+    if home.is_caller() {
+        return backends::open(options).await;
+    }
+    home.run(backends::open(options)).await?
+}
+
+fn is_local(options: &Options) -> bool {
+    options.scheme() == "memory"
+}
+
+fn read_secret(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let message = format!("cannot read the password file `{}`: {error}", path.display());
+        Error::new(ErrorKind::Invalid, message)
+    })?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn program() -> String {
+    let path = std::env::args_os().next().unwrap_or_default();
+    let name = Path::new(&path).file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Long enough to bear a short outage, short enough that a crash does not stop a service for long.
+const DEFAULT_TTL: Duration = Duration::from_secs(30);

@@ -1,0 +1,25 @@
+//! Layers: a layer is a [`Backend`](crate::Backend) that owns a `Backend`. Composing is a call:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+//! use std::time::Duration;
+//! use tenure::layers::{Retry, Timeout};
+//! use tenure::Config;
+//!
+//! let config: Config = "memory:".parse()?;
+//! let backend = Timeout::new(config.open().await?, Duration::from_secs(1));
+//! let backend = Retry::new(backend, 3, Duration::from_millis(50));
+//! let locks = config.over(backend);
+//! locks.lock("a").acquire().await?.release().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! A layer forwards every verb explicitly and passes the whole conformance suite over `memory`. What
+//! happens above the seam (waiting, giving up, expiry) no layer can see: that is what
+//! [`Event`](crate::Event)s are for.
+
+mod retry;
+mod timeout;
+
+pub use retry::Retry;
+pub use timeout::Timeout;

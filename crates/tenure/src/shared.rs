@@ -1,0 +1,122 @@
+//! What all handles and background tasks of one client share.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::watch;
+
+use crate::backend::{Backend, Info, Owner, Reach};
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::home::Home;
+use crate::janitor::Janitor;
+use crate::keeper::Keeper;
+use crate::observe::Observers;
+
+/// The inside of a client. Tasks hold it; users hold it through [`User`].
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) info: Info,
+    pub(crate) home: Home,
+    pub(crate) clock: Clock,
+    pub(crate) observers: Observers,
+    pub(crate) keeper: Keeper,
+    pub(crate) janitor: Arc<Janitor>,
+    client: [u8; 16],
+    last_claim: AtomicU64,
+    closing: watch::Sender<bool>,
+}
+
+impl Shared {
+    pub(crate) fn new(backend: Arc<dyn Backend>, home: Home, observers: Observers) -> Shared {
+        let info = backend.info();
+        let clock = match info.reach {
+            Reach::Process => Clock::tokio(),
+            Reach::Machine | Reach::Network => Clock::Boot,
+        };
+        Shared {
+            backend,
+            info,
+            home,
+            clock,
+            observers,
+            keeper: Keeper::default(),
+            janitor: Arc::default(),
+            client: Owner::random().client(),
+            last_claim: AtomicU64::new(0),
+            closing: watch::Sender::new(false),
+        }
+    }
+
+    /// An owner that nobody was before.
+    pub(crate) fn next_owner(&self) -> Owner {
+        Owner::new(self.client, self.last_claim.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// No new claims from now on.
+    pub(crate) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    /// Returns when the client is being shut down.
+    pub(crate) async fn closed(&self) {
+        // An error means that the sender is gone, and it is a field of ours.
+        let mut closing = self.closing.subscribe();
+        let _never = closing.wait_for(|closing| *closing).await.map(|_| ());
+    }
+
+    /// Makes a call that ends: after `limit`, or by a panic of the backend, it ends as an error.
+    pub(crate) async fn call<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let call = AssertUnwindSafe(call).catch_unwind();
+        match tokio::time::timeout(limit, call).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_panic)) => {
+                let message = format!("the {} backend panicked; please report it", self.info.name);
+                Err(Error::new(ErrorKind::Internal, message))
+            }
+            Err(_) => {
+                let (name, limit) = (self.info.name, limit.as_millis());
+                let message = format!("no answer from {name} within {limit} ms");
+                Err(Error::new(ErrorKind::Unavailable, message))
+            }
+        }
+    }
+
+    /// How long to wait for one answer: well below the lease, so that a hung call leaves time for
+    /// another.
+    pub(crate) fn answer_limit(ttl: Duration) -> Duration {
+        (ttl / 4).clamp(Duration::from_millis(20), Duration::from_secs(5))
+    }
+}
+
+/// What every handle of the user has a share in. When the last one goes, what was dropped is given
+/// back, and the background work ends.
+#[derive(Debug)]
+pub(crate) struct User {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        // At the end of `main` nobody else would wait for a release that is on its way.
+        if !self.shared.home.is_here() {
+            self.shared.janitor.wait(LAST_WAIT);
+        }
+        self.shared.keeper.stop();
+    }
+}
+
+/// The longest that dropping the last handle may block, and only if a release is pending.
+const LAST_WAIT: Duration = Duration::from_secs(1);
