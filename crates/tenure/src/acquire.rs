@@ -159,8 +159,7 @@ impl Asking {
         let key = self.ask.key.clone();
         self.shared.observers.tell(|| Event::Asked { key });
         match self.ask_until_granted().await {
-            // If the caller is gone, the grip comes back and is dropped: that releases it.
-            Ok(grip) => self.tell(Ok(Attempt::Granted(grip))),
+            Ok(grip) => self.hand_over(grip),
             Err(Ended(pending)) => self.withdraw(pending),
         }
     }
@@ -333,7 +332,18 @@ impl Asking {
 
     fn tell(&mut self, answer: Answer) {
         if let Some(reply) = self.reply.take() {
+            // Nobody may be there to hear it; nothing is held in that case.
             drop(reply.send(answer));
+        }
+    }
+
+    /// Gives the grant to the caller. If it is gone, the grant is given back, and a `flush` that waits
+    /// for the caller's pending waits for that.
+    fn hand_over(mut self, grip: Grip) {
+        let Some(reply) = self.reply.take() else { return };
+        if let Err(Ok(Attempt::Granted(grip))) = reply.send(Ok(Attempt::Granted(grip))) {
+            let pending = self.given_up.try_recv();
+            grip.give_back(pending.unwrap_or_else(|_| self.shared.janitor.begin()));
         }
     }
 

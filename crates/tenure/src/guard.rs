@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::claim::{Lost, LostReason};
 use crate::error::{Error, ErrorKind, Result};
-use crate::janitor::Janitor;
+use crate::janitor::{Janitor, Pending};
 use crate::key::Key;
 use crate::lease::Lease;
 use crate::observe::Event;
@@ -158,6 +158,15 @@ impl Grip {
         }
     }
 
+    /// Releases without an answer, under somebody's pending.
+    pub(crate) fn give_back(self, pending: Pending) {
+        let held = self.lease.held();
+        if held.finish(LostReason::Released).is_ok() {
+            self.forget();
+            Janitor::withdraw(&self.shared, held.claim.clone(), pending);
+        }
+    }
+
     fn forget(&self) {
         let (held, shared) = (self.lease.held(), &self.shared);
         shared.keeper.forget(held);
@@ -170,11 +179,10 @@ impl Grip {
 impl Drop for Grip {
     fn drop(&mut self) {
         let held = self.lease.held();
-        let end = held.end();
         if held.finish(LostReason::Released).is_ok() {
             self.forget();
             // Nobody waits for the answer; the janitor sees it through.
-            drop(Janitor::release(&self.shared, held.claim.clone(), end));
+            Janitor::withdraw(&self.shared, held.claim.clone(), self.shared.janitor.begin());
         }
     }
 }

@@ -1,0 +1,177 @@
+//! What a case works with: clients of one store, keys of its own, and waiting with a deadline.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, ensure};
+use futures_util::future::BoxFuture;
+use tenure::backend::{Backend, Claim, Info, Owner};
+use tenure::{Attempt, Client, Config, Guard, Key, Lock};
+
+/// One running store and how to reach it.
+pub struct Store {
+    /// Opens the backend once more, as another process would.
+    pub open: Open,
+    /// The URL under which other processes reach the same store, if they can.
+    pub url: Option<String>,
+    /// Whatever has to live as long as the store.
+    pub keep: Box<dyn std::any::Any + Send + Sync>,
+}
+
+/// Opens a backend.
+pub type Open = Box<dyn Fn() -> BoxFuture<'static, Opened> + Send + Sync>;
+type Opened = tenure::Result<Arc<dyn Backend>>;
+
+/// What a case works with.
+pub struct Bench {
+    store: Store,
+    info: Info,
+    prefix: String,
+}
+
+impl Bench {
+    /// A bench over this store.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be opened.
+    pub async fn new(store: Store) -> Result<Bench> {
+        static BENCHES: AtomicU64 = AtomicU64::new(0);
+        let info = (store.open)().await?.info();
+        let number = BENCHES.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("t{}-{number}/", Owner::random().to_string().split_at(8).0);
+        Ok(Bench { store, info, prefix })
+    }
+
+    /// What the backend promises.
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// The URL for other processes.
+    pub fn url(&self) -> Option<&str> {
+        self.store.url.as_deref()
+    }
+
+    /// A key that no other case uses.
+    pub fn key(&self, name: &str) -> Key {
+        Key::new(format!("{}{name}", self.prefix)).expect("the names of cases are keys")
+    }
+
+    /// The prefix of all keys of this case.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The bare backend, opened once more.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be opened.
+    pub async fn backend(&self) -> Result<Arc<dyn Backend>> {
+        Ok((self.store.open)().await?)
+    }
+
+    /// Another client of the same store.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be opened.
+    pub async fn client(&self) -> Result<Client> {
+        self.client_with(Config::default()).await
+    }
+
+    /// Another client of the same store, with these settings.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be opened.
+    pub async fn client_with(&self, config: Config) -> Result<Client> {
+        Ok(config.over(self.backend().await?))
+    }
+
+    /// A lease that is short for a test and long enough for this server on a busy machine.
+    pub fn short_ttl(&self) -> Duration {
+        self.info.min_ttl.max(Duration::from_millis(900))
+    }
+
+    /// A claim as a client would make it, for cases that speak to the backend itself.
+    pub fn claim(&self, name: &str) -> Claim {
+        Claim::new(self.key(name), Owner::random(), Duration::from_secs(20))
+    }
+}
+
+/// Awaits something that must come before the deadline. Generous: it is only reached on failure.
+///
+/// # Errors
+///
+/// If it does not come.
+pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> Result<T> {
+    within(Duration::from_secs(20), what, future).await
+}
+
+/// Awaits something that must come within this time.
+///
+/// # Errors
+///
+/// If it does not come.
+pub async fn within<T>(limit: Duration, what: &str, future: impl Future<Output = T>) -> Result<T> {
+    tokio::time::timeout(limit, future).await.map_err(|_| anyhow!("{what}: not within {limit:?}"))
+}
+
+/// Takes a lock that must be free.
+///
+/// # Errors
+///
+/// If it is not.
+pub async fn take(lock: &Lock) -> Result<Guard> {
+    match soon("try_acquire", lock.try_acquire()).await?? {
+        Attempt::Granted(guard) => Ok(guard),
+        Attempt::Busy(busy) => Err(anyhow!("expected a free lock, but {busy}")),
+    }
+}
+
+/// Checks that a lock is held by somebody else.
+///
+/// # Errors
+///
+/// If it is free.
+pub async fn expect_busy(lock: &Lock) -> Result<()> {
+    let attempt = soon("try_acquire", lock.try_acquire()).await??;
+    ensure!(matches!(attempt, Attempt::Busy(_)), "expected busy, but the lock was free");
+    Ok(())
+}
+
+/// Waits until this many wait for the lock, as the server tells it.
+///
+/// # Errors
+///
+/// If that does not happen soon.
+pub async fn until_waiters(lock: &Lock, count: usize) -> Result<()> {
+    let look = async {
+        loop {
+            let holding = lock.holding().await?;
+            if holding.is_some_and(|holding| holding.waiters.len() == count) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon(&format!("{count} waiters"), look).await?
+}
+
+/// Renews until the server has answered: what a keeper does with doubt.
+pub async fn renew(backend: &dyn Backend, claims: &[Claim]) -> Vec<tenure::Result<Duration>> {
+    loop {
+        let answers = backend.renew(claims).await;
+        let doubt = |answer: &tenure::Result<Duration>| match answer {
+            Err(error) => error.kind() == tenure::ErrorKind::Unavailable,
+            Ok(_) => false,
+        };
+        if !answers.iter().any(doubt) {
+            return answers;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}

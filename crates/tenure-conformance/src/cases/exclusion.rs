@@ -1,0 +1,124 @@
+//! At most one holder per key.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Result, ensure};
+use tenure::Key;
+
+use super::cases;
+use crate::bench::{Bench, expect_busy, soon, take};
+
+cases! { "exclusion":
+    two_clients_exclude_each_other,
+    two_claims_of_one_client_exclude_each_other,
+    many_tasks_never_hold_together,
+    keys_do_not_wait_for_each_other,
+    hostile_keys_are_keys_like_any_other,
+}
+
+async fn two_clients_exclude_each_other(bench: &Bench) -> Result<()> {
+    let (one, two) = (bench.client().await?, bench.client().await?);
+    let guard = take(&one.lock(bench.key("k"))).await?;
+    expect_busy(&two.lock(bench.key("k"))).await?;
+    guard.release().await?;
+    let guard = take(&two.lock(bench.key("k"))).await?;
+    expect_busy(&one.lock(bench.key("k"))).await?;
+    guard.release().await?;
+    Ok(())
+}
+
+async fn two_claims_of_one_client_exclude_each_other(bench: &Bench) -> Result<()> {
+    let client = bench.client().await?;
+    let lock = client.lock(bench.key("k"));
+    let guard = take(&lock).await?;
+    expect_busy(&lock).await?;
+    expect_busy(&lock.clone()).await?;
+    guard.release().await?;
+    Ok(())
+}
+
+async fn many_tasks_never_hold_together(bench: &Bench) -> Result<()> {
+    let inside = Arc::new(AtomicU32::new(0));
+    let clients = [bench.client().await?, bench.client().await?];
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..10 {
+        let lock = clients[number % 2].lock(bench.key("k")).ttl(bench.short_ttl());
+        let inside = inside.clone();
+        tasks.spawn(async move {
+            for _ in 0..5 {
+                let guard = lock.acquire().await?;
+                ensure!(inside.fetch_add(1, Ordering::SeqCst) == 0, "two were inside");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await?;
+            }
+            Ok(())
+        });
+    }
+    let all = async {
+        while let Some(done) = tasks.join_next().await {
+            done??;
+        }
+        Ok(())
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(120), all).await?
+}
+
+async fn keys_do_not_wait_for_each_other(bench: &Bench) -> Result<()> {
+    let client = bench.client().await?;
+    let mut guards = Vec::new();
+    for name in ["a", "a/b", "a/b/c", "A", "a ", "ab", "é", "e\u{301}"] {
+        guards.push(take(&client.lock(bench.key(name))).await?);
+    }
+    for guard in guards {
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+async fn hostile_keys_are_keys_like_any_other(bench: &Bench) -> Result<()> {
+    let (one, two) = (bench.client().await?, bench.client().await?);
+    let long = "k".repeat(Key::MAX_LEN - bench.prefix().len());
+    let hostile = [
+        "'; DROP TABLE claim; --",
+        "\" OR 1=1",
+        "%",
+        "_",
+        "%00",
+        "../../../etc/passwd",
+        "/",
+        "//",
+        "*",
+        "?[a-z]",
+        "{tag}",
+        "a}b",
+        "{}",
+        "$(reboot)",
+        "`reboot`",
+        "a\\b",
+        "-rf",
+        "--",
+        "~",
+        "redis.call('FLUSHALL')",
+        "\u{1f980}",
+        "日本",
+        ".",
+        "..",
+        "con",
+        "a:b",
+        "a&b=c#d",
+        &long,
+    ];
+    for name in hostile {
+        let (one, two) = (one.lock(bench.key(name)), two.lock(bench.key(name)));
+        let guard = take(&one).await?;
+        expect_busy(&two).await?;
+        let seen = soon("holding", two.holding()).await??;
+        let seen = seen.map(|holding| holding.key.to_string());
+        ensure!(seen.as_deref() == Some(bench.key(name).as_str()), "{name}: listed as {seen:?}");
+        guard.release().await?;
+    }
+    ensure!(one.list(bench.prefix()).await?.is_empty(), "something is still held");
+    Ok(())
+}

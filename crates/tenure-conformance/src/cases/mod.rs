@@ -1,0 +1,74 @@
+//! The cases, by promise. Each module lists its own; a new one is a function and a row.
+
+use anyhow::Result;
+use futures_util::future::BoxFuture;
+
+use crate::bench::Bench;
+
+mod cancel;
+mod client;
+mod exclusion;
+mod loss;
+mod people;
+mod process;
+mod reentry;
+mod release;
+mod renewal;
+mod tokens;
+mod waiting;
+
+/// One case.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// The promise it belongs to.
+    pub module: &'static str,
+    /// The sentence that it tries to prove false.
+    pub name: &'static str,
+    /// Whether a bench has what it needs.
+    pub needs: fn(&Bench) -> bool,
+    /// Runs it.
+    pub run: for<'a> fn(&'a Bench) -> BoxFuture<'a, Result<()>>,
+}
+
+/// Every case.
+pub fn all() -> Vec<Case> {
+    [
+        cancel::CASES,
+        client::CASES,
+        exclusion::CASES,
+        loss::CASES,
+        people::CASES,
+        process::CASES,
+        reentry::CASES,
+        release::CASES,
+        renewal::CASES,
+        tokens::CASES,
+        waiting::CASES,
+    ]
+    .concat()
+}
+
+/// The rows of a module: `name` for a case that every backend must pass, `name if |bench| …` else.
+macro_rules! cases {
+    ($module:literal: $($name:ident $(if $needs:expr)?),+ $(,)?) => {
+        pub(super) const CASES: &[crate::cases::Case] = &[$(
+            crate::cases::Case {
+                module: $module,
+                name: stringify!($name),
+                needs: crate::cases::needs!($($needs)?),
+                run: |bench| Box::pin($name(bench)),
+            }
+        ),+];
+    };
+}
+use cases;
+
+macro_rules! needs {
+    () => {
+        |_| true
+    };
+    ($needs:expr) => {
+        $needs
+    };
+}
+use needs;

@@ -1,0 +1,74 @@
+//! The stores that the cases run against: one row each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use futures_util::future::BoxFuture;
+use tenure::Config;
+use tenure::backend::Backend;
+use tenure::backends::Memory;
+use tenure::layers::{Retry, Timeout};
+
+use crate::bench::Store;
+use crate::fault::{Faults, Faulty};
+
+/// A store that can be started, or the reason why it cannot be had here.
+pub struct Fixture {
+    /// The first part of the names of its trials.
+    pub name: &'static str,
+    /// Starts it, once per case.
+    pub start: fn() -> BoxFuture<'static, Result<Store>>,
+}
+
+/// Every fixture.
+pub fn all() -> Vec<Fixture> {
+    vec![
+        Fixture { name: "memory", start: || Box::pin(async { memory(|memory| memory) }) },
+        Fixture { name: "memory+retry", start: || Box::pin(async { memory(retry) }) },
+        Fixture { name: "memory+timeout", start: || Box::pin(async { memory(timeout) }) },
+        Fixture { name: "memory+slow", start: || Box::pin(async { memory(slow) }) },
+        Fixture { name: "memory+flaky", start: || Box::pin(async { memory(flaky) }) },
+        Fixture { name: "sqlite", start: || Box::pin(sqlite()) },
+    ]
+}
+
+fn memory<B: Backend>(wrap: fn(Memory) -> B) -> Result<Store> {
+    let memory = Memory::new();
+    let open = move || {
+        let backend: Arc<dyn Backend> = Arc::new(wrap(memory.clone()));
+        Box::pin(async move { Ok(backend) }) as BoxFuture<'static, _>
+    };
+    Ok(Store { open: Box::new(open), url: None, keep: Box::new(()) })
+}
+
+fn retry(memory: Memory) -> impl Backend {
+    Retry::new(memory, 3, Duration::from_millis(5))
+}
+
+fn timeout(memory: Memory) -> impl Backend {
+    Timeout::new(memory, Duration::from_secs(5))
+}
+
+/// Every call takes a while, before and after it takes effect: every await point is real.
+fn slow(memory: Memory) -> impl Backend {
+    Faulty::new(memory, Faults { delay: Duration::from_millis(2), ..Faults::default() })
+}
+
+/// Of five asks or renewals one does not arrive and one is not answered, and no hint ever comes.
+fn flaky(memory: Memory) -> impl Backend {
+    let faults = Faults { lose_every: 5, hints: false, ..Faults::default() };
+    Retry::new(Faulty::new(memory, faults), 30, Duration::from_millis(1))
+}
+
+async fn sqlite() -> Result<Store> {
+    let folder = tempfile::tempdir()?;
+    let url = format!("sqlite://{}/locks.db", folder.path().display());
+    by_url(url, folder)
+}
+
+fn by_url(url: String, keep: impl Send + Sync + 'static) -> Result<Store> {
+    let config: Config = url.parse()?;
+    let open = move || Box::pin(config.open()) as BoxFuture<'static, _>;
+    Ok(Store { open: Box::new(open), url: Some(url), keep: Box::new(keep) })
+}

@@ -1,0 +1,221 @@
+//! Another process that uses the library: the test program itself, started again. It is told what to
+//! do line by line, can be killed and stopped, and ends when the test does.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use tenure::blocking::{self, Client, Guard};
+use tenure::{Attempt, FencingToken};
+
+/// A process that does what it is told.
+pub struct Peer {
+    child: Child,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    /// Starts the running program again as a peer on this store.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn start(url: &str) -> Result<Peer> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .env(PEER, url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start a peer")?;
+        let commands = child.stdin.take().context("the peer has a stdin")?;
+        let answers = BufReader::new(child.stdout.take().context("the peer has a stdout")?);
+        Ok(Peer { child, commands, answers })
+    }
+
+    /// Gives a command without waiting for its answer.
+    ///
+    /// # Errors
+    ///
+    /// If the peer is gone.
+    pub fn tell(&mut self, command: &str) -> Result<()> {
+        writeln!(self.commands, "{command}").context("the peer is gone")
+    }
+
+    /// Waits for the next answer.
+    ///
+    /// # Errors
+    ///
+    /// If the peer is gone, or its answer is an error.
+    pub fn answer(&mut self) -> Result<String> {
+        let mut line = String::new();
+        if self.answers.read_line(&mut line)? == 0 {
+            bail!("the peer ended without an answer");
+        }
+        match line.trim_end().strip_prefix("error ") {
+            Some(error) => Err(anyhow!("the peer says: {error}")),
+            None => Ok(line.trim_end().to_owned()),
+        }
+    }
+
+    /// Gives a command and waits for its answer.
+    ///
+    /// # Errors
+    ///
+    /// As for [`tell`](Peer::tell) and [`answer`](Peer::answer).
+    pub fn ask(&mut self, command: &str) -> Result<String> {
+        self.tell(command)?;
+        self.answer()
+    }
+
+    /// Takes a lock there.
+    ///
+    /// # Errors
+    ///
+    /// As for [`ask`](Peer::ask).
+    pub fn acquire(&mut self, key: &str, ttl: Duration) -> Result<FencingToken> {
+        Ok(self.ask(&format!("acquire {} {key}", ttl.as_millis()))?.parse()?)
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    ///
+    /// If it is gone.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        Ok(kill_process(pid.context("a pid")?, signal)?)
+    }
+
+    /// Ends it with SIGKILL and waits until it is gone.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be waited for.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Closes its input and waits until it has ended by itself.
+    ///
+    /// # Errors
+    ///
+    /// If it failed.
+    pub fn finish(self) -> Result<()> {
+        let Peer { mut child, commands, .. } = self;
+        drop(commands);
+        let status = child.wait()?;
+        if status.success() { Ok(()) } else { Err(anyhow!("the peer ended with {status}")) }
+    }
+}
+
+/// In the test program's `main`: plays the peer if this process was started as one.
+pub fn play() -> bool {
+    let Ok(url) = std::env::var(PEER) else { return false };
+    // A stopped peer cannot see its input close; this ends it with the test that started it.
+    let _unsupported = set_parent_process_death_signal(Some(Signal::KILL));
+    let mut role = Role { url, client: None, guard: None };
+    for line in std::io::stdin().lines() {
+        let Ok(line) = line else { break };
+        match role.obey(&line) {
+            Ok(answer) => println!("{answer}"),
+            Err(error) => println!("error {error:#}"),
+        }
+    }
+    true
+}
+
+struct Role {
+    url: String,
+    client: Option<Client>,
+    guard: Option<Guard>,
+}
+
+impl Role {
+    fn obey(&mut self, line: &str) -> Result<String> {
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match verb {
+            "acquire" => {
+                let (ttl, key) = rest.split_once(' ').context("acquire TTL KEY")?;
+                let ttl = Duration::from_millis(ttl.parse()?);
+                let guard = self.client()?.lock(key).ttl(ttl).acquire()?;
+                let token = guard.token();
+                self.guard = Some(guard);
+                Ok(token.to_string())
+            }
+            "check" => match self.guard.as_ref().context("nothing is held")?.check() {
+                Ok(left) => Ok(format!("held {}", left.as_millis())),
+                Err(lost) => Ok(format!("lost {:?}", lost.reason())),
+            },
+            "release" => {
+                self.guard.take().context("nothing is held")?.release()?;
+                Ok("released".into())
+            }
+            "drop" => {
+                self.guard = None;
+                self.client = None;
+                Ok("dropped".into())
+            }
+            "race" => {
+                let mut words = rest.splitn(3, ' ');
+                let mut word = || words.next().context("race ROUNDS FILE KEY");
+                let (rounds, file, key) = (word()?.parse()?, word()?, word()?);
+                race(self.client()?, rounds, Path::new(file), key)
+            }
+            other => bail!("no such command: {other}"),
+        }
+    }
+
+    fn client(&mut self) -> Result<&Client> {
+        match &mut self.client {
+            Some(client) => Ok(client),
+            none => Ok(none.insert(blocking::connect(&self.url)?)),
+        }
+    }
+}
+
+/// Adds to a counter in a file, each time under the lock. The file also has the last token: every one
+/// has to be higher. Answers the longest wait in milliseconds.
+fn race(client: &Client, rounds: u32, file: &Path, key: &str) -> Result<String> {
+    let mut longest = Duration::ZERO;
+    for _ in 0..rounds {
+        let start = std::time::Instant::now();
+        let guard = client.lock(key).acquire()?;
+        longest = longest.max(start.elapsed());
+        add_one(file, guard.token())?;
+        guard.release()?;
+    }
+    Ok(longest.as_millis().to_string())
+}
+
+/// Reads, adds and writes back, with nothing but the lock to make that safe.
+fn add_one(file: &Path, token: FencingToken) -> Result<()> {
+    let text = std::fs::read_to_string(file)?;
+    let (count, last) = text.split_once(' ').context("the counter file holds two numbers")?;
+    let (count, last): (u64, u64) = (count.parse()?, last.parse()?);
+    if token.get() <= last {
+        bail!("token {token} came after {last}");
+    }
+    std::fs::write(file, format!("{} {token}", count + 1))?;
+    Ok(())
+}
+
+/// Takes a lock that must be free, without waiting.
+///
+/// # Errors
+///
+/// If it is busy.
+pub fn take_now(client: &Client, key: &str) -> Result<Guard> {
+    match client.lock(key).try_acquire()? {
+        Attempt::Granted(guard) => Ok(guard),
+        Attempt::Busy(busy) => bail!("{busy}"),
+    }
+}
+
+/// The environment variable that makes the test program a peer.
+const PEER: &str = "TENURE_CONFORMANCE_PEER";

@@ -1,0 +1,66 @@
+//! Every case over every fixture. `cargo test -p tenure-conformance --test conformance -- sqlite::`
+//! runs one backend, `-- cancel` one promise.
+
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use tenure_conformance::bench::Bench;
+use tenure_conformance::cases::{self, Case};
+use tenure_conformance::fixtures::{self, Fixture};
+use tenure_conformance::peer;
+
+fn main() {
+    if peer::play() {
+        return;
+    }
+    let mut arguments = Arguments::from_args();
+    // Most cases wait most of the time.
+    arguments.test_threads.get_or_insert(8);
+    let trials = fixtures::all().into_iter().flat_map(trials).collect();
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// All cases for one fixture. What it promises is known only when it runs, so a store is started here
+/// once, to ask it.
+fn trials(fixture: Fixture) -> Vec<Trial> {
+    let probe = runtime().block_on(async { Bench::new((fixture.start)().await?).await });
+    let bench = match probe {
+        Ok(bench) => bench,
+        Err(reason) => return vec![missing(&fixture, &reason)],
+    };
+    let able = cases::all().into_iter().filter(|case| (case.needs)(&bench));
+    able.map(|case| trial(&fixture, case)).collect()
+}
+
+fn trial(fixture: &Fixture, case: Case) -> Trial {
+    let name = format!("{}::{}::{}", fixture.name, case.module, case.name);
+    let start = fixture.start;
+    Trial::test(name, move || {
+        runtime().block_on(async {
+            let bench = Bench::new(start().await?).await?;
+            let run = tokio::time::timeout(LONGEST, (case.run)(&bench));
+            run.await.map_err(|_| Failed::from(format!("not done after {LONGEST:?}")))??;
+            Ok(())
+        })
+    })
+}
+
+/// A store that cannot be had is shown with its reason; under `TENURE_REQUIRE` it is a failure.
+fn missing(fixture: &Fixture, reason: &anyhow::Error) -> Trial {
+    let required = std::env::var("TENURE_REQUIRE").unwrap_or_default();
+    let required = required.split(',').any(|name| name == "all" || name == fixture.name);
+    let reason = format!("{reason:#}");
+    let name = format!("{} (could not be had: {reason})", fixture.name);
+    Trial::test(name, move || Err(reason.into())).with_ignored_flag(!required)
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime can be built")
+}
+
+/// No case takes this long; one that hangs is a failure, not a hanging run.
+const LONGEST: Duration = Duration::from_secs(180);
