@@ -141,16 +141,15 @@ impl std::str::FromStr for Owner {
 /// assert_eq!(Note::decode(&note.encode()), note);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Note {
-    /// The name of the holder: its program, unless it chose another.
-    pub name: Arc<str>,
-    /// The machine it runs on.
-    pub host: Arc<str>,
-    /// Its process.
-    pub pid: u32,
-    /// Free text.
-    pub text: Arc<str>,
+pub struct Note(Arc<Parts>);
+
+/// Behind one pointer, because most locks of a client share one note.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Parts {
+    name: Arc<str>,
+    host: Arc<str>,
+    pid: u32,
+    text: Arc<str>,
 }
 
 impl Note {
@@ -161,14 +160,44 @@ impl Note {
         pid: u32,
         text: impl Into<Arc<str>>,
     ) -> Note {
-        Note { name: name.into(), host: host.into(), pid, text: text.into() }
+        Note(Arc::new(Parts { name: name.into(), host: host.into(), pid, text: text.into() }))
+    }
+
+    /// The name of the holder: its program, unless it chose another.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The machine it runs on.
+    pub fn host(&self) -> &str {
+        &self.0.host
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.0.pid
+    }
+
+    /// Free text.
+    pub fn text(&self) -> &str {
+        &self.0.text
+    }
+
+    /// The same holder with other free text.
+    pub(crate) fn with_text(&self, text: Arc<str>) -> Note {
+        if *text == *self.0.text {
+            return self.clone();
+        }
+        let parts = &self.0;
+        let (name, host) = (parts.name.clone(), parts.host.clone());
+        Note(Arc::new(Parts { name, host, pid: parts.pid, text }))
     }
 
     /// The note as one line of text, for servers that store one value. Fields are separated by tabs;
     /// a backslash escapes what would break that.
     pub fn encode(&self) -> String {
-        let pid = self.pid.to_string();
-        [&*self.name, &*self.host, &pid, &*self.text].map(escape).join("\t")
+        let pid = self.pid().to_string();
+        [self.name(), self.host(), &pid, self.text()].map(escape).join("\t")
     }
 
     /// What [`encode`](Note::encode) wrote. Text that it did not write becomes the free text.
@@ -177,9 +206,9 @@ impl Note {
         match fields[..] {
             [name, host, pid, text] => match pid.parse() {
                 Ok(pid) => Note::new(unescape(name), unescape(host), pid, unescape(text)),
-                Err(_) => Note { text: line.into(), ..Note::default() },
+                Err(_) => Note::new("", "", 0, line),
             },
-            _ => Note { text: line.into(), ..Note::default() },
+            _ => Note::new("", "", 0, line),
         }
     }
 }
@@ -361,10 +390,10 @@ impl Holder {
     /// A holder of whom no more is known than its note.
     pub fn new(note: &Note) -> Holder {
         Holder {
-            name: note.name.to_string(),
-            host: note.host.to_string(),
-            pid: note.pid,
-            note: note.text.to_string(),
+            name: note.name().to_owned(),
+            host: note.host().to_owned(),
+            pid: note.pid(),
+            note: note.text().to_owned(),
             token: None,
             held_for: None,
             ttl_left: None,
@@ -420,8 +449,8 @@ pub struct Waiter {
 impl Waiter {
     /// A waiter of whom no more is known than its note.
     pub fn new(note: &Note) -> Waiter {
-        let (name, host) = (note.name.to_string(), note.host.to_string());
-        Waiter { name, host, pid: note.pid, waiting_for: None }
+        let (name, host) = (note.name().to_owned(), note.host().to_owned());
+        Waiter { name, host, pid: note.pid(), waiting_for: None }
     }
 }
 
@@ -578,7 +607,7 @@ mod tests {
     #[test]
     fn a_foreign_note_becomes_the_free_text() {
         for line in ["", "hello", "a\tb", "a\tb\tno number\td"] {
-            assert_eq!(&*Note::decode(line).text, line);
+            assert_eq!(Note::decode(line).text(), line);
         }
     }
 

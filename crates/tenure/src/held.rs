@@ -1,8 +1,10 @@
 //! One granted claim: its token, the end of its lease on our own clock, and whether it is over.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 
 use crate::claim::{Claim, Lost, LostReason};
@@ -25,6 +27,8 @@ pub(crate) struct Held {
     clock: Clock,
     state: Mutex<State>,
     ended: Notify,
+    /// The keeper's watch over this lock. It is many times smaller than a waiter of `ended`.
+    watch: AtomicWaker,
 }
 
 #[derive(Debug)]
@@ -57,6 +61,7 @@ impl Held {
             clock,
             state: Mutex::new(State { deadline, over: None }),
             ended: Notify::new(),
+            watch: AtomicWaker::new(),
         }
     }
 
@@ -95,7 +100,7 @@ impl Held {
         };
         state.over = Some(reason);
         drop(state);
-        self.ended.notify_waiters();
+        self.tell();
         Some(reason)
     }
 
@@ -107,7 +112,7 @@ impl Held {
         }
         state.over = Some(reason);
         drop(state);
-        self.ended.notify_waiters();
+        self.tell();
         Ok(())
     }
 
@@ -147,6 +152,17 @@ impl Held {
     pub(crate) fn likely_reason(&self) -> LostReason {
         let expired = self.clock.now() >= self.state().deadline;
         if expired { LostReason::Expired } else { LostReason::Evicted }
+    }
+
+    /// Polls as ready when the lock is over. For one task only: the keeper's.
+    pub(crate) fn poll_over(&self, context: &Context<'_>) -> Poll<()> {
+        self.watch.register(context.waker());
+        if self.state().over.is_some() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn tell(&self) {
+        self.ended.notify_waiters();
+        self.watch.wake();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, EnterGuard, Handle};
 use tokio::sync::Notify;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -38,6 +38,17 @@ impl Home {
         match self {
             Home::Caller(_) => true,
             Home::Thread(thread) => thread.id == std::thread::current().id(),
+        }
+    }
+
+    /// Makes timers work in what is polled here, also where the caller has no runtime.
+    pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
+        match self {
+            Home::Caller(fallback) if Handle::try_current().is_err() => {
+                fallback_handle(fallback)?;
+                fallback.get().map(|thread| thread.handle.enter())
+            }
+            Home::Caller(_) | Home::Thread(_) => None,
         }
     }
 

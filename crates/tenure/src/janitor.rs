@@ -100,6 +100,7 @@ impl Janitor {
         // On the caller's own runtime a release that needs no waiting is done at once: a dropped guard
         // of `memory:` has released when `drop` returns, whatever becomes of the runtime.
         if shared.home.is_caller() {
+            let _timers = shared.home.enter();
             let mut context = Context::from_waker(Waker::noop());
             if let Poll::Ready(()) = job.as_mut().poll(&mut context) {
                 return;

@@ -4,8 +4,10 @@
 //! tried again until the lease ends.
 
 use std::collections::{BTreeSet, HashMap};
+use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
@@ -313,11 +315,12 @@ fn bury(shared: &Arc<Shared>, held: &Arc<Held>, reason: LostReason) {
 
 /// Awaits the backend's hint that a lock may be gone, for as long as it is held.
 async fn watch(shared: Arc<Shared>, held: Arc<Held>) -> u64 {
-    let hint = AssertUnwindSafe(shared.backend.until_lost(&held.claim)).catch_unwind();
-    tokio::select! {
-        _hint = hint => {}
-        _over = held.lost() => {}
-    }
+    let mut hint = AssertUnwindSafe(shared.backend.until_lost(&held.claim)).catch_unwind();
+    poll_fn(|context| match held.poll_over(context) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => hint.poll_unpin(context).map(drop),
+    })
+    .await;
     held.claim.owner.number()
 }
 

@@ -302,8 +302,7 @@ impl Lock {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let mut claim = Claim::new(self.full_key()?, shared.next_owner(), ttl);
-        claim.note = self.client.defaults().note.clone();
-        claim.note.text = self.settings.note.clone();
+        claim.note = self.client.defaults().note.with_text(self.settings.note.clone());
         Ok((self.key.clone()?, claim))
     }
 

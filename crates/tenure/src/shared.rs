@@ -3,6 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -79,8 +80,14 @@ impl Shared {
         limit: Duration,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let call = AssertUnwindSafe(call).catch_unwind();
-        match tokio::time::timeout(limit, call).await {
+        let mut call = std::pin::pin!(AssertUnwindSafe(call).catch_unwind());
+        // What is answered at once needs no timer.
+        let first = std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
+        let answer = match first {
+            Poll::Ready(answer) => Ok(answer),
+            Poll::Pending => tokio::time::timeout(limit, call).await,
+        };
+        match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(_panic)) => {
                 let message = format!("the {} backend panicked; please report it", self.info.name);
