@@ -1,1 +1,2 @@
+//! Side-by-side measurements.
 fn main() {}

@@ -1,5 +1,5 @@
-//! A layer that goes wrong on purpose: calls are slow, requests or answers get lost, hints do not come.
-//! It is written against the public trait, as anybody's layer would be.
+//! A layer that goes wrong on purpose: calls are slow, requests or answers get lost, hints do not
+//! come. It is written against the public trait, as anybody's layer would be.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -61,7 +61,8 @@ pub(crate) async fn acquire(user: Arc<User>, ask: Ask) -> Result<Attempt<Guard>>
     let caller = Caller { shared: shared.clone(), give_up: Some(give_up) };
     let mut asking: Pin<Box<dyn Future<Output = ()> + Send>> =
         Box::pin(Asking::new(shared.clone(), ask, reply, given_up).run());
-    // Where the tasks run on the caller's runtime, an ask that needs no waiting needs no task either.
+    // Where the tasks run on the caller's runtime, an ask that needs no waiting needs no task
+    // either.
     let finished = shared.home.is_caller() && poll_once(&mut asking).await.is_ready();
     if !finished && !shared.home.spawn(asking) {
         return Err(closed());
@@ -72,8 +73,8 @@ pub(crate) async fn acquire(user: Arc<User>, ask: Ask) -> Result<Attempt<Guard>>
     Ok(grip.map(|grip| Guard::new(Arc::new(grip), user)))
 }
 
-/// The caller's end. Dropped before the answer came, it tells the ask to give up, and `flush` to wait
-/// for that.
+/// The caller's end. Dropped before the answer came, it tells the ask to give up, and `flush` to
+/// wait for that.
 struct Caller {
     shared: Arc<Shared>,
     give_up: Option<oneshot::Sender<Pending>>,
@@ -337,8 +338,8 @@ impl Asking {
         }
     }
 
-    /// Gives the grant to the caller. If it is gone, the grant is given back, and a `flush` that waits
-    /// for the caller's pending waits for that.
+    /// Gives the grant to the caller. If it is gone, the grant is given back, and a `flush` that
+    /// waits for the caller's pending waits for that.
     fn hand_over(mut self, grip: Grip) {
         let Some(reply) = self.reply.take() else { return };
         if let Err(Ok(Attempt::Granted(grip))) = reply.send(Ok(Attempt::Granted(grip))) {

@@ -1,5 +1,5 @@
-//! Where a client's own tasks run. A client over a server has a thread of its own: a blocked or ended
-//! runtime of the user then stops neither renewals nor the release of what was dropped.
+//! Where a client's own tasks run. A client over a server has a thread of its own: a blocked or
+//! ended runtime of the user then stops neither renewals nor the release of what was dropped.
 
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
