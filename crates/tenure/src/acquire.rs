@@ -63,7 +63,12 @@ pub(crate) async fn acquire(user: Arc<User>, ask: Ask) -> Result<Attempt<Guard>>
         Box::pin(Asking::new(shared.clone(), ask, reply, given_up).run());
     // Where the tasks run on the caller's runtime, an ask that needs no waiting needs no task
     // either.
-    let finished = shared.home.is_caller() && poll_once(&mut asking).await.is_ready();
+    let poll = |context: &mut Context<'_>| {
+        Poll::Ready(
+            shared.home.is_caller() && shared.home.poll_here(&mut asking, context).is_ready(),
+        )
+    };
+    let finished = std::future::poll_fn(poll).await;
     if !finished && !shared.home.spawn(asking) {
         return Err(closed());
     }
@@ -359,14 +364,6 @@ async fn hint(shared: &Shared, claim: &Claim) -> Option<Grant> {
         Ok(pushed) => pushed,
         Err(_panic) => std::future::pending().await,
     }
-}
-
-/// Polls a future once with the caller's own context.
-async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
-    std::future::poll_fn(|context: &mut Context<'_>| {
-        Poll::Ready(Pin::new(&mut *future).poll(context))
-    })
-    .await
 }
 
 fn closed() -> Error {

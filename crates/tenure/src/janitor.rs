@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -101,9 +101,8 @@ impl Janitor {
         // On the caller's own runtime a release that needs no waiting is done at once: a dropped
         // guard of `memory:` has released when `drop` returns, whatever becomes of the runtime.
         if shared.home.is_caller() {
-            let _timers = shared.home.enter();
             let mut context = Context::from_waker(Waker::noop());
-            if let Poll::Ready(()) = job.as_mut().poll(&mut context) {
+            if shared.home.poll_here(&mut job, &mut context).is_ready() {
                 return;
             }
         }
