@@ -237,6 +237,10 @@ fn check_file(file: &Path, facts: &Metadata) -> Result<()> {
         // A second name would get a second log, and would not see who holds what.
         return Err(invalid(format!("`{shown}` has a second name (hard link); remove one of them")));
     }
+    if (1..SMALLEST).contains(&facts.len()) {
+        // SQLite would take it for an empty database and write over it.
+        return Err(fault::not_a_store(file));
+    }
     // SQLite would say only that it cannot open the file.
     accessat(CWD, file, Access::READ_OK | Access::WRITE_OK, AtFlags::EACCESS)
         .map_err(|errno| fault::from_io(file, errno.into()))
@@ -301,6 +305,9 @@ fn refuse_file_system(folder: &Path, magic: u32, allow: bool) -> Result<()> {
 fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
+
+/// The smallest page of a SQLite database, in bytes.
+const SMALLEST: u64 = 512;
 
 /// File systems that more than one kernel may write to, from `linux/magic.h` and their sources.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "the numbers are Linux's"))]
