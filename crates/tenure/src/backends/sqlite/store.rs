@@ -200,7 +200,7 @@ impl Store {
     }
 
     /// Buries everybody who is dead.
-    fn sweep(&mut self) {
+    pub(super) fn sweep(&mut self) {
         let Ok(files) = std::fs::read_dir(&self.place.sessions) else { return };
         let sessions: Vec<Session> = files
             .filter_map(|file| Session::of_beacon(file.ok()?.file_name().to_str()?))

@@ -122,6 +122,15 @@ impl Watches {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.watches.is_empty()
+            && self.owners.is_empty()
+            && self.due.is_empty()
+            && self.due_of.is_empty()
+            && self.holders.is_empty()
+    }
+
     fn fire(&mut self, id: u64) {
         if let Some(watch) = self.remove(id) {
             // Whoever waited may have gone away at this very moment.
