@@ -1,5 +1,6 @@
 //! The embedded store through the seam: two opens of one file, and real other processes.
 #![cfg(all(feature = "sqlite", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "in a test, that is how it fails")]
 
 mod faults;
 mod peer;

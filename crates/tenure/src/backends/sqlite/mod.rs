@@ -60,12 +60,13 @@ pub(crate) async fn open(options: Options) -> Result<Sqlite> {
 /// let url = format!("sqlite://{}/locks.db", folder.path().display());
 /// let (one, two) = (Sqlite::open(&url).await?, Sqlite::open(&url).await?);
 ///
-/// let claim = || Ok(Claim::new(Key::new("a")?, Owner::random(), Duration::from_secs(30)));
-/// let (mine, yours): (Claim, Claim) = (claim()?, claim()?);
+/// let claim = |key: &str| -> tenure::Result<Claim> {
+///     Ok(Claim::new(Key::new(key)?, Owner::random(), Duration::from_secs(30)))
+/// };
+/// let (mine, yours) = (claim("orders/42")?, claim("orders/42")?);
 /// assert!(matches!(one.try_acquire(&mine).await?, Attempt::Granted(_)));
 /// assert!(matches!(two.try_acquire(&yours).await?, Attempt::Busy(_)));
 /// assert!(one.release(&mine).await?);
-/// # fn claim_type(_: &dyn Fn() -> tenure::Result<Claim>) {} claim_type(&claim);
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]

@@ -34,7 +34,7 @@ pub(super) struct Store {
     chores: Chores,
 }
 
-/// What can wait until the answer was sent.
+/// What can wait until the answer was sent and nobody comes for the next.
 #[derive(Default)]
 struct Chores {
     checkpoint: bool,
@@ -183,6 +183,10 @@ impl Store {
     /// Reserves another block of tokens, by a commit that is synced before anybody sees it.
     fn reserve(&self) -> rusqlite::Result<()> {
         schema::synced(&self.conn, || self.conn.execute(RESERVE, [schema::BLOCK]).map(drop))
+    }
+
+    pub(super) fn has_chores(&self) -> bool {
+        self.chores.checkpoint || self.chores.reserve || self.chores.sweep
     }
 
     /// Does what could wait for the answer. What fails here is done by whoever comes next.

@@ -126,8 +126,11 @@ fn serve(mut store: Store, queue: &Receiver<Command>, wake: &Wake) {
             Ok(Command::Unwatch(id)) => drop(watches.remove(id)),
             Ok(Command::Close) | Err(TryRecvError::Disconnected) => return store.close(),
             Err(TryRecvError::Empty) => {
-                store.tidy();
-                sleep(&store, &mut watches, wake);
+                // Chores may sync the disk: only when nobody comes right behind the last answer.
+                let rest = store.has_chores().then_some(REST);
+                if sleep(&store, &mut watches, wake, rest) == Woken::NotAtAll && rest.is_some() {
+                    store.tidy();
+                }
             }
         }
         watches.hear(&mut store);
@@ -135,26 +138,30 @@ fn serve(mut store: Store, queue: &Receiver<Command>, wake: &Wake) {
     }
 }
 
-/// Sleeps until a command, a ring, the end of a holder's process, or the time for a look.
-fn sleep(store: &Store, watches: &mut Watches, wake: &Wake) {
-    let timeout = watches.next_look().map(|at| timespec(at.duration_since(Instant::now())));
-    let mut ended = Vec::new();
-    {
-        let mut fds = vec![PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN)];
-        let bell = store.hung_bell().map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN));
-        let skip = 1 + usize::from(bell.is_some());
-        fds.extend(bell);
-        let (ids, processes): (Vec<u64>, Vec<_>) = watches.processes().unzip();
-        fds.extend(processes.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        // Interrupted or out of memory: the loop looks around and comes back.
-        if poll(&mut fds, timeout.as_ref()).is_ok() {
-            let woken = fds[skip..].iter().zip(ids).filter(|(fd, _)| !fd.revents().is_empty());
-            ended.extend(woken.map(|(_, id)| id));
-        }
-    }
+#[derive(PartialEq, Eq)]
+enum Woken {
+    /// By time alone.
+    NotAtAll,
+    ByAnEvent,
+}
+
+/// Sleeps until a command, a ring, the end of a holder's process, the time for a look, or for `rest`.
+fn sleep(store: &Store, watches: &mut Watches, wake: &Wake, rest: Option<Duration>) -> Woken {
+    let look = watches.next_look().map(|at| at.duration_since(Instant::now()));
+    let timeout = look.into_iter().chain(rest).min().map(timespec);
+    let mut fds = vec![PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN)];
+    fds.extend(store.hung_bell().map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)));
+    let skip = fds.len();
+    let (ids, processes): (Vec<u64>, Vec<_>) = watches.processes().unzip();
+    fds.extend(processes.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+    // Interrupted or out of memory: the loop looks around and comes back.
+    let events = poll(&mut fds, timeout.as_ref()).unwrap_or(0);
+    let ended = fds[skip..].iter().zip(ids).filter(|(fd, _)| !fd.revents().is_empty());
+    let ended: Vec<u64> = ended.map(|(_, id)| id).collect();
     // Before the queue is read: what is sent from now on wakes us again.
     wake.clear();
     ended.into_iter().for_each(|id| watches.ended(store, id));
+    if events == 0 { Woken::NotAtAll } else { Woken::ByAnEvent }
 }
 
 fn timespec(span: Duration) -> Timespec {
@@ -224,6 +231,9 @@ fn no_thread(error: std::io::Error) -> Error {
     let message = "cannot start a thread for the sqlite store";
     Error::new(ErrorKind::Unavailable, message).with_source(error)
 }
+
+/// How long nobody has to come before chores are done.
+const REST: Duration = Duration::from_millis(5);
 
 /// For how long a dropped store is waited for: closing takes about a millisecond.
 const FAREWELL: Duration = Duration::from_millis(50);

@@ -62,10 +62,12 @@ impl Store {
         }
         let now = self.boot.now_ms();
         let Some(holder) = self.head(&claim.key)? else { return Ok(None) };
-        let held = holder.place == 0 && holder.expires > now && holder.owner != claim.owner;
+        if holder.place != 0 || holder.expires <= now || holder.owner == claim.owner {
+            return Ok(None);
+        }
         let Some((place, expires)) = self.mine(&claim.key, claim.owner)? else { return Ok(None) };
         let fresh = expires - now > millis(claim.ttl) / 3 * 2;
-        if !held || !fresh || self.dead(holder.session).is_some() {
+        if !fresh || self.dead(holder.session).is_some() {
             return Ok(None);
         }
         let ahead = ahead(&self.conn, claim.key.as_str(), place, now);
