@@ -1,5 +1,5 @@
-//! A distributed lock for real services: one small API over the servers that people already run, with
-//! a fencing token on every grant.
+//! A distributed lock for real services: one small API over the servers that people already run,
+//! with a fencing token on every grant.
 #![warn(missing_docs)]
 
 mod acquire;
@@ -24,6 +24,8 @@ mod lock;
 mod observe;
 mod options;
 mod reentrant;
+#[cfg(feature = "serde")]
+mod serde;
 mod shared;
 mod token;
 
@@ -45,8 +47,8 @@ pub use token::FencingToken;
 ///
 /// # Errors
 ///
-/// `Invalid` for a wrong URL, `Unsupported` if the backend is not built in, `Unavailable` and `Denied`
-/// by the server.
+/// `Invalid` for a wrong URL, `Unsupported` if the backend is not built in, `Unavailable` and
+/// `Denied` by the server.
 ///
 /// # Cancel safety
 ///

@@ -35,7 +35,7 @@ macro_rules! backends {
 backends! {
     // module  type    feature   URL schemes
     memory     Memory  "memory"  ["memory"];
-
+    sqlite     Sqlite  "sqlite"  ["sqlite"];
 }
 
 #[allow(dead_code, reason = "used only where a backend is left out of the build")]
