@@ -9,8 +9,8 @@ use clap_complete::Shell;
 
 /// Run a command under a distributed lock, and see who holds what.
 ///
-/// A lock is named by a KEY and lives on the server that the URL names. Without a URL it lives in an
-/// embedded store in your state folder and works between the processes of this machine.
+/// A lock is named by a KEY and lives on the server that the URL names. Without a URL it lives in
+/// an embedded store in your state folder and works between the processes of this machine.
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, disable_help_subcommand = true, infer_subcommands = false)]
 #[command(after_help = "Exit codes: `tenure help exit-codes`")]
@@ -40,8 +40,8 @@ pub(crate) enum Verb {
 
 /// Run a command while holding a lock
 ///
-/// Takes the lock, runs the command, gives the lock back and exits with the command's own code. If the
-/// lock is lost, the command and all its children are ended before anyone else can hold it.
+/// Takes the lock, runs the command, gives the lock back and exits with the command's own code. If
+/// the lock is lost, the command and all its children are ended before anyone else can hold it.
 ///
 /// The command finds the key in $TENURE_KEY and the fencing token in $TENURE_TOKEN.
 #[derive(Debug, clap::Args)]
@@ -110,8 +110,8 @@ pub(crate) struct Show {
 
 /// Take a lock away from its holder
 ///
-/// Force-releases exactly the grant with that token and no later one. Its holder is told that the lock
-/// is lost, and the next token is higher. The token stands in `tenure ls` and `tenure show`.
+/// Force-releases exactly the grant with that token and no later one. Its holder is told that the
+/// lock is lost, and the next token is higher. The token stands in `tenure ls` and `tenure show`.
 #[derive(Debug, clap::Args)]
 #[command(visible_alias = "break")]
 pub(crate) struct Evict {

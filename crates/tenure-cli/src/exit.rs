@@ -1,5 +1,6 @@
-//! The exit codes: one table, printed by `tenure help exit-codes` and in the manual page. They follow
-//! sysexits.h where it has a word for the case, so that they rarely meet a command's own code.
+//! The exit codes: one table, printed by `tenure help exit-codes` and in the manual page. They
+//! follow sysexits.h where it has a word for the case, so that they rarely meet a command's own
+//! code.
 
 use tenure::ErrorKind;
 
@@ -55,8 +56,8 @@ pub(crate) fn table() -> String {
         text.push_str(&format!("  {code:>5}  {meaning}\n"));
     }
     text.push_str(
-        "\n`run` passes on whatever code its command exits with, the ones above included. To tell them\n\
-         apart, use `run --json` (the last line names the cause) or choose with `--busy-exit`.\n",
+        "\n`run` passes on whatever code its command exits with, the ones above included; the last\n\
+         line of `run --json` names the cause, and --busy-exit chooses another code for busy.\n",
     );
     text
 }

@@ -1,5 +1,5 @@
-//! Why the program cannot do what it was asked: a code, a message that names the thing, and one line of
-//! advice. The only place that turns errors of others into ours.
+//! Why the program cannot do what it was asked: a code, a message that names the thing, and one
+//! line of advice. The only place that turns errors of others into ours.
 
 use std::error::Error as _;
 use std::io;

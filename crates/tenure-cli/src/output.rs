@@ -25,8 +25,8 @@ impl fmt::Display for Harmless<'_> {
 
 /// Control characters, and the marks that turn or break lines of text.
 fn acts(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    let turns = matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns || matches!(c, '\u{2028}'..='\u{202e}')
 }
 
 /// Writes text to stdout.

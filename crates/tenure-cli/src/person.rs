@@ -1,6 +1,6 @@
 //! Who holds a lock, as people and scripts see it. A lock of `tenure run` is held by the keeper, a
-//! process that ignores signals; whoever wants to end the job has to signal the front. So `run` puts
-//! the front's pid into the note, and here it is read back.
+//! process that ignores signals; whoever wants to end the job has to signal the front. So `run`
+//! puts the front's pid into the note, and here it is read back.
 
 use std::fmt;
 

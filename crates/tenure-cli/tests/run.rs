@@ -121,17 +121,39 @@ fn a_stopped_command_can_be_terminated() {
 #[test]
 fn what_the_caller_ignores_stays_ignored() {
     let store = Store::new();
-    let script =
-        "trap 'echo usr1; exit 3' USR1; kill -HUP $$; echo ready; while :; do sleep 0.02; done";
-    let mut command = Command::new("sh");
-    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_tenure")]);
-    command.args(["run", "k", "--", "sh", "-c", script]).env("TENURE_URL", store.url());
-    let mut run = Running::start(&mut command);
+    let script = "trap 'echo usr1; exit 3' USR1; kill -HUP $$; echo ready
+        while :; do sleep 0.02; done";
+    let mut run = Running::start(&mut under_nohup(&store, &["sh", "-c", script]));
     assert_eq!(run.line(), "ready", "the command ignores HUP as its caller does");
+    run.signal(Signal::USR1);
+    assert_eq!(run.line(), "usr1");
+    assert_eq!(run.code(), 3);
+}
+
+#[test]
+fn what_the_caller_ignores_is_not_passed_on() {
+    let store = Store::new();
+    let reset = ["env", "--default-signal=HUP"];
+    if !output(Command::new(reset[0]).args([reset[1], "true"])).status.success() {
+        return eprintln!("skipped: this `env` has no --default-signal");
+    }
+    let script = "trap 'echo hup' HUP; trap 'echo usr1; exit 3' USR1; echo ready
+        while :; do sleep 0.02; done";
+    let listens_again = [&reset[..], &["sh", "-c", script]].concat();
+    let mut run = Running::start(&mut under_nohup(&store, &listens_again));
+    assert_eq!(run.line(), "ready");
     run.signal(Signal::HUP);
     run.signal(Signal::USR1);
     assert_eq!(run.line(), "usr1");
     assert_eq!(run.code(), 3);
+}
+
+/// `tenure run` with a command, started by somebody who ignores HUP.
+fn under_nohup(store: &Store, command: &[&str]) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_tenure")]);
+    shell.args(["run", "k", "--"]).args(command).env("TENURE_URL", store.url());
+    shell
 }
 
 #[test]
@@ -250,16 +272,19 @@ fn an_evicted_command_is_asked_to_end_and_the_code_is_76() {
 #[test]
 fn who_ignores_the_request_is_killed_before_the_lease_can_have_ended() {
     let store = Store::new();
-    let ttl = Duration::from_secs(2);
-    let script = "trap '' TERM; setsid sh -c 'echo $$; exec sleep 60' & echo $$; while :; do sleep 0.02; done";
-    let mut run = store.start(["run", "--ttl", "2s", "k", "--", "sh", "-c", script]);
-    let tree = [run.number(), run.number()];
-    let token = store.token("k").to_string();
-    let begin = Instant::now();
-    assert_eq!(store.code(["evict", "k", "--token", &token]), 0);
-    tree.into_iter().for_each(until_dead);
-    assert!(begin.elapsed() < ttl, "{:?}", begin.elapsed());
-    assert_eq!(run.code(), 76);
+    let script = "trap '' TERM; setsid sh -c 'echo $$; exec sleep 60' & echo $$
+        while :; do sleep 0.02; done";
+    // With a short lease its end decides, with a long one the patience of two seconds.
+    for (ttl, limit) in [("2s", 2), ("60s", 10)] {
+        let mut run = store.start(["run", "--ttl", ttl, "k", "--", "sh", "-c", script]);
+        let tree = [run.number(), run.number()];
+        let token = store.token("k").to_string();
+        let begin = Instant::now();
+        assert_eq!(store.code(["evict", "k", "--token", &token]), 0);
+        tree.into_iter().for_each(until_dead);
+        assert!(begin.elapsed() < Duration::from_secs(limit), "{ttl}: {:?}", begin.elapsed());
+        assert_eq!(run.code(), 76);
+    }
 }
 
 #[test]

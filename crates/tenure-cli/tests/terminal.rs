@@ -8,6 +8,7 @@ mod support;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Signal, kill_process_group};
 use serde_json::Value;
 use support::terminal::Terminal;
 use support::*;
@@ -39,10 +40,11 @@ fn has_bash() -> bool {
 #[test]
 fn the_command_reads_from_the_terminal() {
     let store = Store::new();
-    let mut run =
-        store.tenure(["run", "k", "--", "sh", "-c", "echo ready; read x; echo got-$x; exit 3"]);
-    let mut terminal = Terminal::start(&mut run);
-    terminal.expect("ready");
+    // The fifth and the eighth word: its own process group, and the one in the foreground.
+    let script = "read -r stat </proc/$$/stat; set -- $stat; test $5 = $8 && echo in front
+        read x; echo got-$x; exit 3";
+    let mut terminal = Terminal::start(&mut store.tenure(["run", "k", "--", "sh", "-c", script]));
+    terminal.expect("in front");
     terminal.press("hello\n");
     terminal.expect("got-hello");
     assert_eq!(terminal.code(), 3);
@@ -102,7 +104,7 @@ fn only_a_terminal_is_told_whom_we_wait_for() {
     holder.line();
     let mut waiter = store.start(["run", "k", "--", "true"]);
     store.until_waiting("k", 1);
-    holder.signal(rustix::process::Signal::TERM);
+    holder.signal(Signal::TERM);
     assert_eq!(holder.code(), 143);
     assert_eq!(waiter.code(), 0);
     assert_eq!(waiter.talk(), "");
@@ -118,6 +120,39 @@ fn without_a_shell_ctrl_z_does_not_freeze_the_job() {
     terminal.press("on\n");
     terminal.expect("got-on");
     assert_eq!(terminal.code(), 0);
+}
+
+#[test]
+fn a_script_has_its_terminal_back_after_a_run() {
+    let store = Store::new();
+    let script = "$0 run k -- sh -c 'read x; echo one-$x'; read x; echo two-$x";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tenure")]).env("TENURE_URL", store.url());
+    let mut terminal = Terminal::start(&mut command);
+    terminal.press("a\n");
+    terminal.expect("one-a");
+    terminal.press("b\n");
+    terminal.expect("two-b");
+    assert_eq!(terminal.code(), 0);
+}
+
+#[test]
+fn stopping_the_whole_job_by_hand_does_not_stop_the_renewals() {
+    let store = Store::new();
+    let run = ["run", "--ttl", "1s", "k", "--", "sh", "-c", "echo ready; read x; exit 4"];
+    let mut terminal = Terminal::start(&mut store.tenure(run));
+    terminal.expect("ready");
+    let token = store.token("k");
+    let job = rustix::process::Pid::from_raw(terminal.pid()).unwrap();
+    kill_process_group(job, Signal::STOP).unwrap();
+    let begin = Instant::now();
+    eventually("two leases are over", || {
+        assert_eq!(store.token("k"), token);
+        begin.elapsed() > Duration::from_secs(2)
+    });
+    kill_process_group(job, Signal::CONT).unwrap();
+    terminal.press("\n");
+    assert_eq!(terminal.code(), 4);
 }
 
 #[test]

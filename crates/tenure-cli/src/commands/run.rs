@@ -42,8 +42,9 @@ pub(super) fn run(url: &str, args: Run) -> Result<u8, Failure> {
     })
 }
 
-/// For the embedded store: the command inherits the descriptor that tells others "this holder lives".
-/// Otherwise a keeper that is killed would look dead for the microseconds that its command still has.
+/// For the embedded store: the command inherits the descriptor that tells others "this holder
+/// lives". Otherwise a keeper that is killed would look dead for the microseconds that its command
+/// still has.
 fn with_inherited_beacon(url: &str) -> String {
     if scheme(url) != "sqlite" || has_option(url, "inherit") {
         return url.to_owned();

@@ -15,8 +15,8 @@ use crate::exit;
 use crate::failure::Failure;
 use crate::output::Harmless;
 
-/// Starts the command in a process group of its own. Has to be called by the keeper's main thread: the
-/// parent-death signal comes when the *thread* ends that made the child.
+/// Starts the command in a process group of its own. Has to be called by the keeper's main thread:
+/// the parent-death signal comes when the *thread* ends that made the child.
 pub(super) fn start(
     job: &Job,
     token: FencingToken,

@@ -1,5 +1,5 @@
-//! Where the keeper waits: for the library, for the front, for its children and for the time, all at
-//! once and on its main thread.
+//! Where the keeper waits: for the library, for the front, for its children and for the time, all
+//! at once and on its main thread.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -105,8 +105,8 @@ impl Desk {
         self.alarm.rings().then_some(Call::Time)
     }
 
-    /// Drives a future of the library to its end, unless a signal, the front's death or the deadline
-    /// comes first.
+    /// Drives a future of the library to its end, unless a signal, the front's death or the
+    /// deadline comes first.
     pub(super) fn finish<T>(
         &mut self,
         future: impl Future<Output = T>,

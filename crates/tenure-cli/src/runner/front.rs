@@ -1,6 +1,6 @@
-//! The front: the process that the shell knows. It has no threads and no store. It passes signals on,
-//! stops and continues with the command, and leaves with its code; if the keeper dies or hangs, it ends
-//! the command in the keeper's place.
+//! The front: the process that the shell knows. It has no threads and no store. It passes signals
+//! on, stops and continues with the command, and leaves with its code; if the keeper dies or hangs,
+//! it ends the command in the keeper's place.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,7 +95,8 @@ impl Front<'_> {
         }
     }
 
-    /// When to step in: at the end of the lease, or when the keeper does not end after its last word.
+    /// When to step in: at the end of the lease, or when the keeper does not end after its last
+    /// word.
     fn next_look(&self) -> Option<Moment> {
         match self.exit {
             Some((_, moment)) => Some(moment),
@@ -156,8 +157,8 @@ impl Front<'_> {
         fate
     }
 
-    /// The command was stopped: by Ctrl-Z, because it needs the terminal, or by somebody's hand. The
-    /// first two concern the whole job.
+    /// The command was stopped: by Ctrl-Z, because it needs the terminal, or by somebody's hand.
+    /// The first two concern the whole job.
     fn command_stopped(&mut self, signal: Signal) {
         let (Some(terminal), Some(group)) = (&self.terminal, self.group) else { return };
         let needs_terminal = signal == Signal::TTIN || signal == Signal::TTOU;

@@ -1,5 +1,5 @@
-//! The keeper: takes the lock, runs the command under it, gives the lock back. It lives in a process
-//! group of its own, so that what stops or interrupts the job does not stop the renewals.
+//! The keeper: takes the lock, runs the command under it, gives the lock back. It lives in a
+//! process group of its own, so that what stops or interrupts the job does not stop the renewals.
 
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};

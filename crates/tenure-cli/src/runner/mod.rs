@@ -1,14 +1,14 @@
 //! Runs a command under a lock, as two processes:
 //!
 //! ```text
-//! shell ─ front (the shell's job; no threads, no store) ─ socket pair ─ keeper (holds the lock)
-//!           signals, stop and continue, exit code                        └ command, in its own group
+//! shell ─ front (the shell's job, no threads) ─ socket pair ─ keeper (holds the lock)
+//!           signals, stop and continue, exit code               └ command, in its own group
 //! ```
 //!
-//! One process would not do: a stopped runner cannot renew, so that Ctrl-Z would lose the lock, and a
-//! killed runner cannot end its grandchildren. So each watches the other: the end of the pair is the
-//! notice of death, and both adopt orphans (`PR_SET_CHILD_SUBREAPER`). The front forks first of all,
-//! before there is a thread or an open store.
+//! One process would not do: a stopped runner cannot renew, so that Ctrl-Z would lose the lock, and
+//! a killed runner cannot end its grandchildren. So each watches the other: the end of the pair is
+//! the notice of death, and both adopt orphans (`PR_SET_CHILD_SUBREAPER`). The front forks first of
+//! all, before there is a thread or an open store.
 
 #[cfg(target_os = "linux")]
 mod child;
@@ -70,8 +70,8 @@ pub(crate) enum Patience {
     Within(Duration),
 }
 
-/// Elsewhere there is no parent-death signal and nobody adopts orphans, so that a killed runner would
-/// leave its command at work under a lock that expires.
+/// Elsewhere there is no parent-death signal and nobody adopts orphans, so that a killed runner
+/// would leave its command at work under a lock that expires.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn run(_job: &Job) -> Result<u8, crate::failure::Failure> {
     let message = "`tenure run` works on Linux only: elsewhere it could not end its command";

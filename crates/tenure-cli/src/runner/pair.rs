@@ -50,8 +50,8 @@ pub(super) fn pair() -> io::Result<(End<ToKeeper, ToFront>, End<ToFront, ToKeepe
 }
 
 impl<S: Message, R: Message> End<S, R> {
-    /// Sends, and never waits: the other may be stopped. There is room for hundreds of messages; that
-    /// the other is gone is learnt by reading.
+    /// Sends, and never waits: the other may be stopped. There is room for hundreds of messages;
+    /// that the other is gone is learnt by reading.
     pub(super) fn send(&self, message: S) {
         let (kind, numbers) = message.encode();
         let mut packet = [kind, 0, 0, 0, 0, 0, 0, 0, 0];

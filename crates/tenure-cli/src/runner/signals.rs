@@ -73,8 +73,8 @@ impl AsFd for Inbox {
     }
 }
 
-/// Lets one of the stop signals do what it does: stop this process. Returns when it was continued, or
-/// at once if the kernel threw the signal away because nobody could continue us.
+/// Lets one of the stop signals do what it does: stop this process. Returns when it was continued,
+/// or at once if the kernel threw the signal away because nobody could continue us.
 pub(super) fn stop_by(signal: Signal) {
     let ignored = sys::is_ignored(signal.as_raw());
     sys::set_ignored(signal.as_raw(), false);

@@ -123,9 +123,9 @@ pub(super) fn inherited_descriptors() -> Vec<RawFd> {
     open.filter_map(number).filter(|fd| *fd > 2 && flags(*fd) == 0).collect()
 }
 
-/// Lets go of input, output and everything else that was meant for the command, so that whoever reads
-/// from it or writes to it sees the end when the command closes its own. Stderr stays: we may have
-/// something to say.
+/// Lets go of input, output and everything else that was meant for the command, so that whoever
+/// reads from it or writes to it sees the end when the command closes its own. Stderr stays: we may
+/// have something to say.
 pub(super) fn let_go(descriptors: &[RawFd]) {
     use rustix::fs::{Mode, OFlags, open};
     if let Ok(null) = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {

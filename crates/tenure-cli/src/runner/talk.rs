@@ -1,5 +1,5 @@
-//! What `run` says on stderr while it works: lines for people, or JSON lines for machines. The names in
-//! the JSON are a contract.
+//! What `run` says on stderr while it works: lines for people, or JSON lines for machines. The
+//! names in the JSON are a contract.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

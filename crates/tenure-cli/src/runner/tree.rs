@@ -42,7 +42,8 @@ pub(super) fn kill_all(group: Option<Pid>) {
         let _ended = kill_process_group(group, Signal::KILL);
     }
     for child in children() {
-        // It may have ended; or it may not be ours to kill, and then it goes on being seen by `reap`.
+        // It may have ended; or it may not be ours to kill, and then it goes on being seen by
+        // `reap`.
         let _ended_or_foreign = kill_process(child, Signal::KILL);
     }
 }

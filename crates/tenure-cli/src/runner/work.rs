@@ -1,5 +1,5 @@
-//! Watching over the command while it runs under the lock: passing signals on, and ending it with all
-//! its children before anybody else can hold the lock.
+//! Watching over the command while it runs under the lock: passing signals on, and ending it with
+//! all its children before anybody else can hold the lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -161,8 +161,8 @@ impl<'a> Work<'a> {
     fn next_look(&self) -> Moment {
         let now = time::now();
         match self.kill_at {
-            // Who was killed and is still there may be slow to die, or not ours to kill. In that case
-            // the lock is kept until it has ended by itself.
+            // Who was killed and is still there may be slow to die, or not ours to kill. In that
+            // case the lock is kept until it has ended by itself.
             Some(at) if at <= now => now + KILL_AGAIN,
             Some(at) => at,
             None => {

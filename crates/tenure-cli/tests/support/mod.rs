@@ -1,5 +1,6 @@
 //! What the tests of the program share: a store of their own, the real binary, and looking at
-//! processes. Nothing here waits by sleeping a fixed time: everything waits for an event, with a limit.
+//! processes. Nothing here waits by sleeping a fixed time: everything waits for an event, with a
+//! limit.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 

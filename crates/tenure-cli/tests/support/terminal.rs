@@ -1,5 +1,5 @@
-//! A terminal for tests: a program runs in a session of its own with a pseudo terminal, and the test
-//! types and reads.
+//! A terminal for tests: a program runs in a session of its own with a pseudo terminal, and the
+//! test types and reads.
 
 #![expect(unsafe_code, reason = "a controlling terminal can be set only between fork and exec")]
 
@@ -60,7 +60,8 @@ impl Terminal {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until this text is on the screen, behind what was found before. Gives what came with it.
+    /// Waits until this text is on the screen, behind what was found before. Gives what came with
+    /// it.
     pub(crate) fn expect(&mut self, wanted: &str) -> String {
         let (screen, changed) = &*self.screen;
         let end = Instant::now() + LIMIT;
