@@ -95,16 +95,11 @@ fn signals_to_the_runner_reach_the_command() {
 #[test]
 fn signals_reach_the_whole_group() {
     let store = Store::new();
-    let script =
-        "sh -c 'trap \"echo inner; exit\" TERM; echo ready; while :; do sleep 0.02; done' &
-        trap 'wait; echo outer; exit 5' TERM; wait";
-    let mut run = store.start(["run", "k", "--", "sh", "-c", script]);
-    assert_eq!(run.line(), "ready");
+    let mut run = store.start(["run", "k", "--", "sh", "-c", "sleep 60 & echo $!; wait"]);
+    let child = Leftover(run.number());
     run.signal(Signal::TERM);
-    let mut lines = [run.line(), run.line()];
-    lines.sort();
-    assert_eq!(lines, ["inner", "outer"]);
-    assert_eq!(run.code(), 5);
+    until_dead(child.0);
+    assert_eq!(run.code(), 143);
 }
 
 #[test]
@@ -396,7 +391,7 @@ fn the_lock_is_kept_while_a_process_cannot_be_killed() {
     let script = "use POSIX; POSIX::setuid(0); $|=1; print \"$<\\n$$\\n\"; sleep 60";
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(binary);
-    command.args(["run", "--ttl", "1s", "k", "--"]).arg(perl).args(["-e", script]);
+    command.args(["run", "--ttl", "3s", "k", "--"]).arg(perl).args(["-e", script]);
     let run = Running::start(command.env("TENURE_URL", store.url()));
     if run.number() != 0 {
         return eprintln!("skipped: set-uid programs do not work in this folder");
@@ -408,7 +403,7 @@ fn the_lock_is_kept_while_a_process_cannot_be_killed() {
     let begin = Instant::now();
     eventually("two leases are over", || {
         assert_eq!(store.token("k"), token, "nobody gets it under a process that works");
-        begin.elapsed() > Duration::from_secs(2)
+        begin.elapsed() > Duration::from_secs(6)
     });
     assert!(is_alive(foreign.0));
     drop(foreign);
@@ -420,14 +415,14 @@ fn the_lock_is_kept_while_a_process_cannot_be_killed() {
 fn a_stopped_front_keeps_its_lock() {
     let store = Store::new();
     let mut run =
-        store.start(["run", "--ttl", "1s", "k", "--", "sh", "-c", "echo $$; exec sleep 60"]);
+        store.start(["run", "--ttl", "3s", "k", "--", "sh", "-c", "echo $$; exec sleep 60"]);
     let command = run.number();
     let token = store.token("k");
     run.signal(Signal::STOP);
     let begin = Instant::now();
-    eventually("two and a half leases are over", || {
+    eventually("two leases are over", || {
         assert_eq!(store.token("k"), token);
-        begin.elapsed() > Duration::from_millis(2500)
+        begin.elapsed() > Duration::from_secs(6)
     });
     assert!(is_alive(command));
     run.signal(Signal::CONT);
