@@ -45,10 +45,6 @@ fn pipe() -> io::Result<&'static PipeWriter> {
 }
 
 /// The child is left to itself on purpose: it ends after this process.
-#[expect(
-    clippy::zombie_processes,
-    reason = "it ends after this process, so nobody can wait for it"
-)]
 fn start() -> io::Result<PipeWriter> {
     let (reader, writer) = io::pipe()?;
     Command::new("/bin/sh")
@@ -82,11 +78,10 @@ while IFS= read -r line; do
   esac
 done
 for p in $pids; do
-  kill -STOP "$p"
+  kill -s STOP "$p"
   kids=
   read -r kids <"/proc/$p/task/$p/children"
-  kill -KILL -- "-$p" $kids
-  kill -KILL "$p"
+  kill -s KILL -- "-$p" $kids
 done
 for try in 1 2 3 4 5; do
   rm -rf -- "$@" && break

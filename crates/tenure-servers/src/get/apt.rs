@@ -153,8 +153,9 @@ impl Apt {
 
 /// apt's errors, in one line.
 fn complaint(output: &str) -> Option<String> {
-    let lines = output.lines().filter(|line| line.starts_with("E: ") || line.starts_with("Err:"));
-    let mut lines: Vec<&str> = lines.map(|line| line.trim_start_matches("E: ")).collect();
+    let lines = output.lines().filter_map(|line| line.strip_prefix("E: "));
+    // What follows from the others and says nothing new.
+    let mut lines: Vec<&str> = lines.filter(|line| !line.starts_with("Some index files")).collect();
     lines.dedup();
     (!lines.is_empty()).then(|| lines.join("; "))
 }
@@ -225,8 +226,8 @@ mod tests {
 
     #[test]
     fn the_reason_is_what_apt_complains_of() {
-        let output = "Get:1 m://x bookworm\nE: Unable to locate package a\nE: No packages found\n";
+        let output = "Get:1 m://x bookworm\nE: Unable to locate package a\nE: Some index files failed to download.\n";
         let reason = complaint(output);
-        assert_eq!(reason.as_deref(), Some("Unable to locate package a; No packages found"));
+        assert_eq!(reason.as_deref(), Some("Unable to locate package a"));
     }
 }

@@ -48,11 +48,12 @@ pub(super) fn keyring(folder: &Path) -> Result<PathBuf, String> {
 }
 
 fn address(variable: &str, security: bool) -> Result<Option<String>, String> {
-    if let Ok(chosen) = env::var(variable) {
-        return Ok(Some(chosen).filter(|chosen| !chosen.is_empty()));
+    let chosen = |variable| env::var(variable).ok().filter(|value| !value.is_empty());
+    if let Some(chosen) = chosen(variable) {
+        return Ok(Some(chosen));
     }
     // A mirror chosen by hand stands alone: its security part may be elsewhere or nowhere.
-    if security && env::var_os("TENURE_MIRROR").is_some() {
+    if security && chosen("TENURE_MIRROR").is_some() {
         return Ok(None);
     }
     let output = Command::new("apt-get")

@@ -4,7 +4,8 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,12 +26,12 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn is_torn(&self) -> bool {
-        self.torn.load(Ordering::SeqCst)
+        self.torn.load(SeqCst)
     }
 
     /// Makes both sides see a reset as soon as the threads have let go of the sockets.
     pub(super) fn tear(&self) {
-        self.torn.store(true, Ordering::SeqCst);
+        self.torn.store(true, SeqCst);
         for side in [&self.client, &self.server] {
             // Either may be closed by its peer already. Not for writing: that would say a proper
             // farewell before the reset.
@@ -88,14 +89,13 @@ fn read(link: &Link, direction: Direction, sender: &SyncSender<Chunk>, shared: &
         if link.is_torn() {
             return;
         }
+        let asked = &link.asked;
         match direction {
-            Direction::ToServer if length > 0 => link.asked.store(true, Ordering::SeqCst),
-            Direction::ToClient if length > 0 && link.asked.swap(false, Ordering::SeqCst) => {
-                if shared.swallows() {
-                    return link.tear();
-                }
+            Direction::ToServer => asked.store(asked.load(SeqCst) || length > 0, SeqCst),
+            Direction::ToClient if length > 0 && asked.swap(false, SeqCst) && shared.swallows() => {
+                return link.tear();
             }
-            _ => {}
+            Direction::ToClient => {}
         }
         let sent = sender.send((buffer[..length].to_vec(), Instant::now()));
         if length == 0 || sent.is_err() {

@@ -8,6 +8,7 @@ use crate::cluster::Cluster;
 use crate::error::Result;
 use crate::get;
 use crate::node::{Node, Role, START_LONGEST};
+use crate::wait::wait_until;
 use crate::wire::redis::Value;
 
 /// What the sentinels call the master they watch.
@@ -81,7 +82,9 @@ pub(super) fn leader(cluster: &Cluster) -> io::Result<Option<&Node>> {
 pub(super) fn step_down(cluster: &Cluster) -> io::Result<()> {
     let sentinel = cluster.nodes().iter().rfind(|node| node.is_running());
     let sentinel = sentinel.ok_or_else(|| io::Error::other("no sentinel runs"))?;
-    tell(sentinel, &["SENTINEL", "FAILOVER", MASTER_NAME]).map(drop)
+    // It refuses while it still winds up an earlier one (INPROG), or has not asked the replica how
+    // it is since then (NOGOODSLAVE).
+    wait_until(START_LONGEST, || tell(sentinel, &["SENTINEL", "FAILOVER", MASTER_NAME])).map(drop)
 }
 
 fn named(sentinel: &Node) -> io::Result<u16> {
