@@ -66,12 +66,12 @@ pub fn require(name: &str) -> bool {
     list.split(',').map(str::trim).any(|word| word == "all" || word == name || word == server)
 }
 
-/// Fetches a bundle into [`dir`] if it is not there yet, whatever is on PATH; returns its folder.
+/// Makes sure that what a bundle is for is there, on PATH or fetched into [`dir`]; returns where.
 ///
 /// # Errors
 /// When it cannot be had, with the reason.
 pub fn fetch(bundle: Bundle) -> Result<PathBuf> {
-    get::fetch(bundle)
+    get::provide(bundle)
 }
 
 /// Removes this file or folder when the process ends, however it ends.

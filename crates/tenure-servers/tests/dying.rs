@@ -4,7 +4,7 @@
 mod suite;
 mod victim;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -163,8 +163,9 @@ fn mirror_that_is_busy_and_lies() -> std::io::Result<(u16, Receiver<Instant>)> {
         for (count, stream) in listener.incoming().enumerate() {
             let Ok(mut stream) = stream else { continue };
             sender.send(Instant::now()).ok();
-            // One read is enough of a request; the rest does not matter.
-            stream.read(&mut [0; 4096]).ok();
+            let request = stream.try_clone().map(BufReader::new);
+            let lines = request.into_iter().flat_map(BufRead::lines);
+            lines.map_while(Result::ok).find(String::is_empty);
             let status = if count == 0 { "429 Too Many Requests" } else { "200 OK" };
             let head = format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 9");
             stream.write_all(format!("{head}\r\n\r\nnonsense\n").as_bytes()).ok();

@@ -1,5 +1,7 @@
 //! The proxy, in front of a server that answers each line with the same line.
 
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the answer")]
+
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use super::{apt, deb, dir};
+use super::{Use, apt, deb, dir, host};
 use crate::error::{Error, Result};
 
 /// What can be fetched.
@@ -53,6 +53,15 @@ impl Bundle {
             Self::Valkey => "valkey",
             Self::Zookeeper => "zookeeper",
         }
+    }
+
+    /// The program of the host that is used instead, and its version, if one will do.
+    pub fn on_host(self) -> Option<(PathBuf, String)> {
+        if Use::from_env(self.name()).is_ok_and(|allowed| allowed == Use::Bundle) {
+            return None;
+        }
+        let (path, (major, minor)) = host::find(self)?;
+        Some((path, format!("{major}.{minor}")))
     }
 
     /// The version that was fetched, if it was.

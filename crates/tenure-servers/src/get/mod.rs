@@ -11,8 +11,9 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use bundle::fetch;
+
 pub use bundle::Bundle;
-pub(crate) use bundle::fetch;
 
 use crate::error::{Error, Result};
 
@@ -71,17 +72,29 @@ pub(crate) fn program(bundle: Bundle) -> Result<Program> {
 pub(crate) fn zookeeper() -> Result<(OsString, Program)> {
     let java = program(Bundle::Jre)
         .map_err(|error| Error::missing("zookeeper", format!("no Java 11 or newer: {error}")))?;
+    Ok((zookeeper_jars()?, java))
+}
+
+fn zookeeper_jars() -> Result<OsString> {
     let use_ = Use::from_env("zookeeper")?;
     if use_ != Use::Bundle
         && let Some(class_path) = host::zookeeper_class_path()
     {
-        return Ok((class_path, java));
+        return Ok(class_path);
     }
     if use_ == Use::Path {
         return Err(Error::missing("zookeeper", "no zkServer.sh on PATH and no Debian package"));
     }
     let jars = fetch(Bundle::Zookeeper)?.join("usr/share/java");
-    Ok((host::debian_class_path(&jars), java))
+    Ok(host::debian_class_path(&jars))
+}
+
+/// Makes sure that what a bundle is for is there: on PATH, or fetched. Returns where.
+pub(crate) fn provide(bundle: Bundle) -> Result<PathBuf> {
+    match bundle {
+        Bundle::Zookeeper => zookeeper_jars().map(PathBuf::from),
+        _ => program(bundle).map(|program| program.root.unwrap_or(program.path)),
+    }
 }
 
 /// The folder that holds what was fetched: `TENURE_SERVERS_DIR`, or `servers` in the target folder.
