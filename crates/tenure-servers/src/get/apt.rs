@@ -2,11 +2,11 @@
 //! and the machine's own apt is not touched. apt checks the signatures of the indexes and the hash
 //! of every package.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::bundle::{Bundle, megabytes, say, turn};
+use super::bundle::{Bundle, lock_file, megabytes, say};
 use super::{deb, dir, mirror};
 use crate::process::{Launch, tail};
 
@@ -50,7 +50,7 @@ impl Apt {
         for folder in ["state/lists/partial", "cache/archives/partial", "empty"] {
             fs::create_dir_all(home.join(folder)).map_err(show)?;
         }
-        let _turn = turn(&home, "apt")?;
+        let _turn = turn(&home)?;
         let keyring = mirror::keyring(&home)?;
         let lines = sources.iter().map(|(address, suite)| {
             let keyring = keyring.display();
@@ -69,7 +69,7 @@ impl Apt {
 
     fn update_if_older(&self, limit: Duration) -> Result<(), String> {
         let asked = SystemTime::now();
-        let _turn = turn(&self.home, "apt")?;
+        let _turn = turn(&self.home)?;
         let stamp = self.home.join("updated");
         let written = fs::metadata(&stamp).and_then(|meta| meta.modified());
         if let Ok(written) = written
@@ -149,6 +149,13 @@ impl Apt {
             false => Err(complaint(&output).unwrap_or_else(|| tail(&log, 5))),
         }
     }
+}
+
+/// Waits until no other process works on these lists; lasts until the file is dropped.
+fn turn(home: &Path) -> Result<File, String> {
+    let lock = lock_file(&home.join("lock"))?;
+    lock.lock().map_err(|error| format!("{}: {error}", home.display()))?;
+    Ok(lock)
 }
 
 /// apt's errors, in one line.

@@ -2,7 +2,7 @@
 //! most once, also when several processes want it at the same time.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -101,7 +101,7 @@ pub(crate) fn fetch(bundle: Bundle) -> Result<PathBuf> {
 fn make(bundle: Bundle, root: &Path) -> Result<(), String> {
     let dir = dir();
     fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-    let _turn = turn(&dir, bundle.name())?;
+    let _turn = turn(&dir, bundle)?;
     if is_complete(root, bundle) {
         return Ok(());
     }
@@ -137,13 +137,21 @@ fn make_in(bundle: Bundle, work: &Path, root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Waits until no other process works on `what`; lasts until the file is dropped.
-pub(super) fn turn(dir: &Path, what: &str) -> Result<File, String> {
-    let path = dir.join(format!("{what}.lock"));
-    let lock = File::options().create(true).truncate(false).write(true).open(&path);
-    let lock = lock.map_err(|error| format!("{}: {error}", path.display()))?;
-    lock.lock().map_err(|error| format!("{}: {error}", path.display()))?;
+/// Waits until no other process makes this bundle; lasts until the file is dropped.
+fn turn(dir: &Path, bundle: Bundle) -> Result<File, String> {
+    let path = dir.join(format!("{}.lock", bundle.name()));
+    let lock = lock_file(&path)?;
+    if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
+        say(bundle, "waiting for another process that fetches it");
+        lock.lock().map_err(|error| format!("{}: {error}", path.display()))?;
+    }
     Ok(lock)
+}
+
+/// A file to lock, which is never removed: whoever waits for it must have the same one.
+pub(super) fn lock_file(path: &Path) -> Result<File, String> {
+    let file = File::options().create(true).truncate(false).write(true).open(path);
+    file.map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Tells people what takes so long. Written to the stream itself, which test harnesses do not

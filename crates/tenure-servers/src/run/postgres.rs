@@ -14,6 +14,10 @@ use crate::process::Launch;
 use crate::wire::postgres::Postgres;
 
 pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
+    if is_root() && !on_path("setpriv") {
+        let reason = "it refuses to run as root, and setpriv (package util-linux) is not there";
+        return Err(Error::missing("postgres", reason));
+    }
     let program = get::program(Bundle::Postgres)?;
     let [port] = ports::<1>()?;
     let folder = site.folder("n1")?;
@@ -62,6 +66,11 @@ fn as_nobody() -> Vec<OsString> {
         "--ambient-caps=+dac_override",
     ];
     words.map(Into::into).into()
+}
+
+fn on_path(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }
 
 fn hand_over(dir: &Path, folder: &Path) -> io::Result<()> {

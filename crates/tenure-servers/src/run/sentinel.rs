@@ -120,13 +120,15 @@ fn hurry(sentinel: &Node) -> io::Result<()> {
     tell(sentinel, &words).map(drop)
 }
 
+/// A second without an answer makes a master dead: with half of that, a busy machine fails over
+/// by itself.
 fn configuration(port: u16, master: u16) -> String {
     format!(
         "port {port}\n\
          bind 127.0.0.1\n\
          dir .\n\
          sentinel monitor {MASTER_NAME} 127.0.0.1 {master} 2\n\
-         sentinel down-after-milliseconds {MASTER_NAME} 500\n\
+         sentinel down-after-milliseconds {MASTER_NAME} 1000\n\
          sentinel failover-timeout {MASTER_NAME} 3000\n\
          sentinel parallel-syncs {MASTER_NAME} 1\n"
     )

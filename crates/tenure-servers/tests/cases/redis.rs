@@ -36,6 +36,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(one, "a shifted clock ends a lease", options().clock(), |cluster| {
             shifted(cluster.node())
         }),
+        trial(one, "a server that does not start says why", options(), |cluster| {
+            broken(cluster.node())
+        }),
         trial(one, "a link is cut and healed", options(), |cluster| cut(cluster.node())),
         Trial::ignorable_test("redis::shared by all who ask", || match shared(Topology::Redis) {
             Ok(cluster) => {
@@ -94,6 +97,21 @@ fn paused(node: &Node) -> Done {
     node.pause()?;
     node.stop()?;
     assert!(node.pause().is_err(), "what does not run was paused");
+    Ok(())
+}
+
+fn broken(node: &Node) -> Done {
+    node.stop()?;
+    let files = node.dir().join("appendonlydir");
+    std::fs::write(files.join("appendonly.aof.manifest"), "nonsense\n")?;
+    let error = node.restart().expect_err("it cannot read its data");
+    assert!(!error.is_missing());
+    let text = error.to_string();
+    assert!(
+        text.starts_with("could not start redis n1: it has ended; the end of its log:"),
+        "{text}"
+    );
+    assert!(text.contains("AOF manifest file"), "{text}");
     Ok(())
 }
 

@@ -50,25 +50,23 @@ fn one_clock(cluster: &Cluster) -> Done {
 }
 
 fn promotion(cluster: &Cluster) -> Done {
-    let master = cluster.wait_leader(|_| true)?;
-    assert_eq!(master.name(), "master");
-    let mut redis = Redis::connect(master.port())?;
+    // Not by name: sentinels on a machine that stood still for a second have made up their minds.
+    let old = cluster.wait_leader(|_| true)?;
+    let mut redis = Redis::connect(old.port())?;
     assert_eq!(redis.command(&["SET", "lock", "a", "NX"])?, Value::Text("OK".into()));
     assert_eq!(redis.command(&["WAIT", "1", "1000"])?, Value::Int(1));
 
-    master.kill()?;
-    let replica = cluster.wait_leader(|node| node.name() == "replica")?;
-    wait_until(Duration::from_secs(30), || {
-        match ask(replica.port(), &["SET", "lock", "b", "NX"]) {
-            Ok(Value::Nil) => Ok(()),
-            other => Err(format!("the replica should take writes and know the lock: {other:?}")),
-        }
+    old.kill()?;
+    let new = cluster.wait_leader(|node| node.name() != old.name())?;
+    wait_until(Duration::from_secs(30), || match ask(new.port(), &["SET", "lock", "b", "NX"]) {
+        Ok(Value::Nil) => Ok(()),
+        other => Err(format!("the new master should take writes and know the lock: {other:?}")),
     })?;
 
-    master.restart()?;
+    old.restart()?;
     // It comes back as it was, a master, until the sentinels tell it otherwise.
     cluster.wait_ready()?;
-    assert_eq!(ask(master.port(), &["GET", "lock"])?, Value::Text("a".into()));
+    assert_eq!(ask(old.port(), &["GET", "lock"])?, Value::Text("a".into()));
 
     let sentinel = cluster.nodes().iter().find(|node| node.role() == Role::Sentinel);
     let sentinel = sentinel.expect("there are three");
@@ -76,9 +74,10 @@ fn promotion(cluster: &Cluster) -> Done {
     sentinel.restart()?;
     cluster.wait_ready()?;
 
-    let leader = cluster.failover()?;
-    assert_eq!(leader.name(), "master");
-    assert_eq!(ask(master.port(), &["SET", "lock", "b", "NX"])?, Value::Nil);
+    let before = cluster.wait_leader(|_| true)?.name();
+    let after = cluster.failover()?;
+    assert_ne!(after.name(), before);
+    assert_eq!(ask(after.port(), &["SET", "lock", "b", "NX"])?, Value::Nil);
     Ok(())
 }
 
