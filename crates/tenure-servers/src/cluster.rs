@@ -35,7 +35,6 @@ pub fn start(topology: Topology, options: &Options) -> Result<Cluster> {
 #[derive(Debug)]
 pub struct Cluster {
     topology: Topology,
-    // Before the folder: what is killed first writes no more into it.
     nodes: Vec<Node>,
     dir: TempDir,
 }
@@ -158,5 +157,17 @@ impl Cluster {
     /// When a node refuses.
     pub fn stop(&self) -> Result<()> {
         self.nodes.iter().filter(|node| node.is_running()).try_for_each(Node::stop)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for node in &self.nodes {
+            // One that does not run needs no killing.
+            node.kill().ok();
+            if self.topology == Topology::Postgres {
+                run::postgres::sweep(node);
+            }
+        }
     }
 }

@@ -64,8 +64,10 @@ fn start() -> io::Result<PipeWriter> {
 ///
 /// A server is stopped before its children are listed, so that it makes no new ones, and they are
 /// killed by name because PostgreSQL gives each of them a process group of its own; both may be
-/// paused, which SIGKILL does not mind. Killed processes may still write for a moment, so that the
-/// removal is tried more than once.
+/// paused, which SIGKILL does not mind. A killed PostgreSQL leaves a piece of shared memory that
+/// outlives all processes, of which a machine has room for some thousands; its number is in the
+/// note that PostgreSQL keeps with its data. Killed processes may still write for a moment, so that
+/// the removal is tried more than once.
 const SCRIPT: &str = r#"
 pids=
 while IFS= read -r line; do
@@ -82,6 +84,10 @@ for p in $pids; do
   kids=
   read -r kids <"/proc/$p/task/$p/children"
   kill -s KILL -- "-$p" $kids
+done
+for dir; do
+  note=$dir/n1/data/postmaster.pid
+  if [ -r "$note" ]; then ipcrm -m "$(sed -n '7s/.* //p' "$note")"; fi
 done
 for try in 1 2 3 4 5; do
   rm -rf -- "$@" && break

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial, run};
 use tenure_servers::wire::redis::ask;
-use tenure_servers::{Options, Topology, start};
+use tenure_servers::{Node, Options, Topology, start};
 
 use suite::{Done, missing, trial};
 use victim::{Death, Victim};
@@ -42,6 +42,7 @@ fn main() {
         dies(Death::Panic, few),
         dies(Death::Exit, few),
         Trial::ignorable_test("a server outlives the thread that started it", thread_ends),
+        Trial::ignorable_test("a dropped postgres leaves no shared memory", dropped),
         Trial::test("without a network a case is ignored with the reason", offline),
         Trial::test("a server that is required and missing is a failure", required),
         Trial::test("without apt the reason says so", without_apt),
@@ -87,6 +88,21 @@ fn thread_ends() -> Result<Completion, Failed> {
         }
         Err(error) => missing("redis", error),
     }
+}
+
+fn dropped() -> Result<Completion, Failed> {
+    for before in [|_: &Node| Ok(()), Node::kill] {
+        let cluster = match start(Topology::Postgres, &Options::default()) {
+            Ok(cluster) => cluster,
+            Err(error) => return missing("postgres", error),
+        };
+        let piece = victim::shared_memory(cluster.node()).expect("it runs");
+        assert!(victim::is_shared_memory(&piece));
+        before(cluster.node())?;
+        drop(cluster);
+        assert!(!victim::is_shared_memory(&piece));
+    }
+    Ok(Completion::Completed)
 }
 
 /// What a suite looks like: one case that needs a Redis.

@@ -3,7 +3,7 @@
 mod consul;
 mod etcd;
 mod mariadb;
-mod postgres;
+pub(crate) mod postgres;
 mod redis;
 mod sentinel;
 mod zookeeper;

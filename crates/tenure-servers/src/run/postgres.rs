@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
+use std::process::Command;
 
 use super::{Site, argv, ports};
 use crate::error::{Error, Result};
@@ -47,6 +48,17 @@ pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
 
 pub(super) fn ready(node: &Node) -> io::Result<()> {
     Postgres::connect(node.port())?.query("select 1").map(drop)
+}
+
+/// Removes the piece of shared memory that a killed server leaves behind, as its next start would.
+pub(crate) fn sweep(node: &Node) {
+    // Written while it runs, and removed by itself when it ends in peace.
+    let note = fs::read_to_string(node.dir().join("data/postmaster.pid")).unwrap_or_default();
+    let number = note.lines().nth(6).and_then(|line| line.split_whitespace().nth(1));
+    if let Some(number) = number {
+        // Without the tool the piece stays, which is 56 bytes.
+        Command::new("ipcrm").args(["-m", number]).output().ok();
+    }
 }
 
 /// As root, the user nobody with one capability: to read the bundle wherever it is, even below a

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use tenure_servers::{Error, Options, Topology, shared, start};
+use tenure_servers::{Error, Node, Options, Topology, shared, start};
 
 /// How it dies.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,8 @@ pub(crate) struct Victim {
     pids: Vec<u32>,
     ports: Vec<u16>,
     dirs: Vec<String>,
+    /// Pieces of shared memory.
+    pieces: Vec<String>,
 }
 
 impl Victim {
@@ -44,14 +46,15 @@ impl Victim {
             .process_group(0)
             .spawn()?;
         let stdout = child.stdout.take().expect("it is piped");
-        let (pids, ports, dirs) = (Vec::new(), Vec::new(), Vec::new());
-        let mut victim = Self { child, death, pids, ports, dirs };
+        let (pids, ports, dirs, pieces) = Default::default();
+        let mut victim = Self { child, death, pids, ports, dirs, pieces };
         for line in BufReader::new(stdout).lines() {
             let line = line?;
             let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
             match word {
                 "pid" => victim.pids.extend(rest.parse::<u32>()),
                 "port" => victim.ports.extend(rest.parse::<u16>()),
+                "piece" => victim.pieces.push(rest.to_owned()),
                 "dir" => victim.dirs.push(rest.to_owned()),
                 "missing" => {
                     let (name, reason) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -85,7 +88,9 @@ impl Victim {
         let ports = self.ports.iter().filter(|&&port| !is_free(port));
         let ports = ports.map(|port| format!("port {port}"));
         let dirs = self.dirs.iter().filter(|dir| Path::new(dir).exists()).cloned();
-        pids.chain(ports).chain(dirs).collect()
+        let pieces = self.pieces.iter().filter(|piece| is_shared_memory(piece));
+        let pieces = pieces.map(|piece| format!("shared memory {piece}"));
+        pids.chain(ports).chain(dirs).chain(pieces).collect()
     }
 
     fn tell(&mut self, line: &str) -> io::Result<()> {
@@ -120,6 +125,7 @@ pub(crate) fn play(names: &str) {
             }
             // Who is stopped sees no pipe close and no parent die.
             if cluster.topology() == Topology::Postgres {
+                println!("piece {}", shared_memory(node).expect("it runs"));
                 node.pause().expect("it runs");
             }
         }
@@ -132,6 +138,17 @@ pub(crate) fn play(names: &str) {
         "panic" => panic!("as asked for"),
         other => panic!("asked for {other:?}"),
     }
+}
+
+/// The number of PostgreSQL's piece of shared memory, which the system does not remove by itself.
+pub(crate) fn shared_memory(node: &Node) -> Option<String> {
+    let note = fs::read_to_string(node.dir().join("data/postmaster.pid")).ok()?;
+    note.lines().nth(6)?.split_whitespace().nth(1).map(str::to_owned)
+}
+
+pub(crate) fn is_shared_memory(piece: &str) -> bool {
+    let all = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+    all.lines().any(|line| line.split_whitespace().nth(1) == Some(piece))
 }
 
 fn one_line(error: &Error) -> String {
