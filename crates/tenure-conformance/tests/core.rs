@@ -390,6 +390,25 @@ async fn shutdown_on_a_dead_server_ends_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_look_at_a_hung_server_ends() {
+    let (client, faults) = faulty(Faults::default());
+    let guard = client.lock("k").acquire().await.unwrap();
+    faults.0.cut(Cut::Hung);
+    assert_eq!(client.list("").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let lock = client.lock("k");
+    assert_eq!(lock.holding().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(lock.evict(guard.token()).await.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prefix_that_cannot_begin_a_key_is_reported() {
+    let client = Config::default().prefix("a\n").over(Memory::new());
+    assert_eq!(client.lock("k").acquire().await.unwrap_err().kind(), ErrorKind::Invalid);
+    let config: Config = "memory:?prefix=%0a".parse().unwrap();
+    assert_eq!(config.connect().await.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_guard_that_was_forgotten_is_bounded_by_max_hold() {
     let client = Client::new(Memory::new());
     let lock = client.lock("k").max_hold(Duration::from_secs(3600));
