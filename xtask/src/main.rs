@@ -1,5 +1,6 @@
 //! What contributors and CI run. `cargo xtask test` runs everything.
 
+mod servers;
 mod test;
 mod tidy;
 
@@ -15,12 +16,13 @@ Usage: cargo xtask COMMAND
 ";
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["test"] => test::run(test::Extent::Everything),
         ["test", "--quick"] => test::run(test::Extent::Quick),
         ["tidy"] => tidy::run(),
+        ["servers", ..] => servers::main(arguments.split_off(1)),
 
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");

@@ -103,6 +103,18 @@ async fn doubt_is_not_loss() {
     assert_eq!(count(|event| matches!(event, Event::Lost(_))), 0, "{events:?}");
 }
 
+/// Two seconds there and two back: the server's lease began in the middle, ours before.
+#[tokio::test(start_paused = true)]
+async fn a_lease_counts_from_before_the_request() {
+    let (client, _) = faulty(Faults { delay: Duration::from_secs(2), ..Faults::default() });
+    let guard = client.lock("k").acquire().await.unwrap();
+    let left = guard.check().unwrap();
+    assert!(left <= TTL - Duration::from_secs(4), "{left:?} left");
+    sleep(TTL / 2).await;
+    let left = guard.check().unwrap();
+    assert!(left <= TTL - Duration::from_secs(4), "{left:?} left after a renewal");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lock_is_renewed_every_third_of_its_ttl() {
     let (client, faults) = faulty(Faults { hints: false, ..Faults::default() });
@@ -375,6 +387,25 @@ async fn shutdown_on_a_dead_server_ends_and_says_so() {
     let error = timeout(TTL, ending).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(guard.check().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_at_a_hung_server_ends() {
+    let (client, faults) = faulty(Faults::default());
+    let guard = client.lock("k").acquire().await.unwrap();
+    faults.0.cut(Cut::Hung);
+    assert_eq!(client.list("").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let lock = client.lock("k");
+    assert_eq!(lock.holding().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(lock.evict(guard.token()).await.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prefix_that_cannot_begin_a_key_is_reported() {
+    let client = Config::default().prefix("a\n").over(Memory::new());
+    assert_eq!(client.lock("k").acquire().await.unwrap_err().kind(), ErrorKind::Invalid);
+    let config: Config = "memory:?prefix=%0a".parse().unwrap();
+    assert_eq!(config.connect().await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 #[tokio::test(start_paused = true)]

@@ -82,10 +82,9 @@ impl Client {
     pub fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<Holding>>> + Send + use<> {
         let (client, prefix) = (self.clone(), format!("{}{prefix}", self.prefix));
         async move {
-            let shared = client.shared().clone();
-            let list = async move { shared.backend.list(Scope::Prefix(&prefix)).await };
-            let found = client.shared().home.run(list).await??;
-            Ok(client.hide_prefix(found))
+            let backend = client.shared().backend.clone();
+            let list = async move { backend.list(Scope::Prefix(&prefix)).await };
+            Ok(client.hide_prefix(client.shared().look(list).await?))
         }
     }
 

@@ -1,7 +1,8 @@
 //! Another process: this test program once more, obeying one command a line.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,7 +14,7 @@ use tenure::{Attempt, Key};
 pub(crate) struct Peer {
     child: Child,
     orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    answers: Receiver<String>,
 }
 
 impl Peer {
@@ -33,8 +34,16 @@ impl Peer {
         command.env("TENURE_TEST_PEER", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
         change(&mut command);
         let mut child = command.spawn().unwrap();
-        let (orders, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Peer { child, orders, answers: BufReader::new(answers) }
+        let (orders, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            // The harness prints lines of its own.
+            let lines = BufReader::new(output).lines().map_while(Result::ok);
+            for line in lines.filter_map(|line| line.strip_prefix(MARK).map(str::to_owned)) {
+                let _gone = sender.send(line);
+            }
+        });
+        Peer { child, orders, answers }
     }
 
     pub(crate) fn tell(&mut self, order: &str) {
@@ -42,15 +51,7 @@ impl Peer {
     }
 
     pub(crate) fn answer(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            let read = self.answers.read_line(&mut line).unwrap();
-            assert!(read > 0, "the peer has ended");
-            // The harness prints lines of its own, and sometimes before ours.
-            if let Some((_, answer)) = line.trim_end().split_once(MARK) {
-                return answer.to_owned();
-            }
-        }
+        self.answers.recv_timeout(crate::SOON).expect("the peer has ended, or does not answer")
     }
 
     pub(crate) fn ask(&mut self, order: &str) -> String {

@@ -184,7 +184,8 @@ fn canonical(asked: &Path) -> Result<PathBuf> {
         Err(error) => return Err(fault::from_io(asked, error)),
     }
     let shown = asked.display();
-    if fs::symlink_metadata(asked).is_ok() {
+    // A file that is there now was made meanwhile, and has the name that is found below.
+    if fs::symlink_metadata(asked).is_ok_and(|facts| facts.is_symlink()) {
         return Err(invalid(format!("`{shown}` is a symbolic link to a file that does not exist")));
     }
     let Some(name) = asked.file_name() else {

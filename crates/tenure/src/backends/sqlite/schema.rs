@@ -18,7 +18,7 @@ pub(super) fn connect(place: &Place, boot: &Boot) -> Result<Connection> {
     let failed = |error| from_sqlite(place, error);
     let conn = open(place).map_err(failed)?;
     // Before the first change: whose file is this?
-    let version = version(&conn).map_err(failed)?;
+    let version = version_at_once(&conn).map_err(failed)?;
     check_version(place, &version)?;
     write_ahead(&conn).map_err(failed)?;
     conn.execute_batch(SYNC).and_then(|()| conn.execute_batch(SETUP)).map_err(failed)?;
@@ -64,6 +64,14 @@ fn open(place: &Place) -> rusqlite::Result<Connection> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
     Ok(conn)
+}
+
+/// In one transaction: another process may make the tables between two reads.
+fn version_at_once(conn: &Connection) -> rusqlite::Result<Version> {
+    let tx = conn.unchecked_transaction()?;
+    let version = version(&tx)?;
+    tx.commit()?;
+    Ok(version)
 }
 
 fn version(conn: &Connection) -> rusqlite::Result<Version> {
