@@ -301,6 +301,20 @@ fn a_command_whose_lock_cannot_be_renewed_is_dead_before_its_lease_ends() {
 }
 
 #[test]
+fn a_release_that_cannot_be_confirmed_does_not_change_the_code() {
+    let store = Store::new();
+    let script = "echo ready; exec sleep 60";
+    let mut run = store.start(["run", "--ttl", "3s", "k", "--", "sh", "-c", script]);
+    run.line();
+    let base = rusqlite::Connection::open(store.folder.path().join("locks.db")).unwrap();
+    base.busy_timeout(LIMIT).unwrap();
+    base.execute_batch("BEGIN IMMEDIATE").unwrap();
+    run.signal(Signal::TERM);
+    assert_eq!(run.code(), 143);
+    assert!(run.talk().contains("not confirmed"));
+}
+
+#[test]
 fn a_command_that_holds_too_long_is_ended() {
     let store = Store::new();
     let mut run = store.start(["run", "--max-hold", "200ms", "k", "--", "sleep", "60"]);
