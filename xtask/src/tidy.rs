@@ -127,6 +127,7 @@ const ORDER: &[&str] = &[
     "backends",
     "layers",
     "backend",
+    "finding",
     "observe",
     "options",
     "claim",
