@@ -48,8 +48,8 @@
 //! | `memory:` | first come first served | strict | one process |
 //! | `sqlite:` | first come first served | strict | one machine |
 //!
-//! [`Client::info`] says the same in code. Leases are 30 s and renewed every third of that by default;
-//! see [`Config`] for the options that every URL takes.
+//! [`Client::info`] says the same in code. Leases are 30 s and renewed every third of that by
+//! default; see [`Config`] for the options that every URL takes.
 //!
 //! # How a program ends
 //!
@@ -58,13 +58,13 @@
 //! [`Guard::release`] waits for the server's word, [`Client::flush`] for everything dropped so far,
 //! and [`Client::shutdown`] ends a client in good order.
 //!
-//! Turn on rustc's lint `let_underscore_drop`: it catches `let _ = lock.acquire().await?`, which takes
-//! the lock and gives it back at once.
+//! Turn on rustc's lint `let_underscore_drop`: it catches `let _ = lock.acquire().await?`, which
+//! takes the lock and gives it back at once.
 //!
 //! # Cargo features
 //!
-//! One for each server (`memory`, the only default, and `sqlite`) and `serde` for [`Config`], [`Key`]
-//! and [`FencingToken`] in configuration files and messages. A feature only adds.
+//! One for each server (`memory`, the only default, and `sqlite`) and `serde` for [`Config`],
+//! [`Key`] and [`FencingToken`] in configuration files and messages. A feature only adds.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
