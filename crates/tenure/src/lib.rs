@@ -2,7 +2,8 @@
 //! Every grant carries a fencing token, so that the protected resource can refuse a stale holder.
 //!
 //! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use std::error::Error;
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn Error>> {
 //! # struct Db; impl Db { async fn update_if_newer(&self, _: tenure::FencingToken, _: &str)
 //! #     -> Result<(), std::io::Error> { Ok(()) } }
 //! # let db = Db;
