@@ -103,7 +103,7 @@ const RESTRICTED: &[(&str, &[&str])] = &[
     ("print!", &[]),
     ("process::exit", &[]),
     (".unwrap()", &[]),
-    ("SystemTime", &["backends/sqlite/", "backends/redis/", "backends/redlock"]),
+    ("SystemTime", &["backends/"]),
     ("Instant::now", &["clock.rs", "backends/"]),
     ("tokio::spawn", &["backends/"]),
     ("home.spawn", &["acquire.rs", "keeper.rs", "janitor.rs", "blocking.rs", "home.rs"]),
@@ -127,6 +127,7 @@ const ORDER: &[&str] = &[
     "backends",
     "layers",
     "backend",
+    "finding",
     "observe",
     "options",
     "claim",
@@ -155,7 +156,7 @@ fn direction_faults(name: &str, module: &str, code: &str) -> Vec<String> {
     let uses = code.lines().filter_map(|line| line.strip_prefix("use crate::"));
     let uses = uses.filter_map(|rest| rest.split([':', ';', '{']).next());
     let upward = uses.filter(|other| rank(other).is_some_and(|there| there < here));
-    let mutual = |other: &str| MUTUAL.iter().any(|pair| *pair == (module, other));
+    let mutual = |other: &str| MUTUAL.contains(&(module, other));
     let upward = upward.filter(|other| !mutual(other) && !other.is_empty());
     upward.map(|other| format!("{name}: imports `{other}`, which stands above it")).collect()
 }

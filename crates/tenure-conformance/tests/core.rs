@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use tenure::backend::{Backend, Claim, Grant, Info, Scope};
 use tenure::backends::Memory;
 use tenure::{
-    Attempt, Client, Config, ErrorKind, Event, FencingToken, Holding, Key, LostReason, Result,
+    Attempt, Client, Config, ErrorKind, Event, FencingToken, Finding, Holding, Key, LostReason,
+    Result,
 };
 use tenure_conformance::fault::{Cut, Faults, Faulty};
 use tokio::time::{Instant, advance, sleep, timeout};
@@ -49,6 +50,9 @@ impl Backend for Shared {
     }
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
         self.0.evict(key, token).await
+    }
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.0.examine().await
     }
 }
 
@@ -301,6 +305,9 @@ impl Backend for EagerRef {
     }
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
         self.0.0.evict(key, token).await
+    }
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.0.0.examine().await
     }
 }
 

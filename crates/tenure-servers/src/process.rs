@@ -18,8 +18,8 @@ use crate::wait::wait_until;
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) argv: Vec<OsString>,
-    /// The whole environment beside `PATH`, `HOME`, `TMPDIR` and `LANG`: servers take options from variables
-    /// (etcd from every `ETCD_*`), and those of a developer's shell are none of theirs.
+    /// The whole environment beside `PATH`, `HOME`, `TMPDIR` and `LANG`: servers take options from
+    /// variables (etcd from every `ETCD_*`), and those of a developer's shell are none of theirs.
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) dir: PathBuf,
     pub(crate) log: PathBuf,

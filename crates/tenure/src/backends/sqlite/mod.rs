@@ -9,6 +9,7 @@ mod bell;
 mod boot;
 mod change;
 mod culprit;
+mod examine;
 mod fault;
 mod place;
 mod row;
@@ -30,10 +31,12 @@ use async_trait::async_trait;
 use crate::backend::{Backend, Claim, Grant, Info, Reach, Scope};
 use crate::claim::{Attempt, Holding};
 use crate::error::Result;
+use crate::finding::Finding;
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
 use place::Settings;
+use store::Store;
 use thread::Handle;
 use wait::Wish;
 
@@ -160,6 +163,10 @@ impl Backend for Sqlite {
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
         let key = key.clone();
         self.handle().ask(move |store| store.evict(&key, token)).await?
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.handle().ask(Store::examine).await?
     }
 }
 
