@@ -1,5 +1,6 @@
 //! The beacon: a file on which a living session holds a lock of the kernel. It ends with the last
-//! process that has it open, also by `kill -9`, so that nobody has to wait for the lease of the dead.
+//! process that has it open, also by `kill -9`, so that nobody has to wait for the lease of the
+//! dead.
 //!
 //! A beacon only speeds things up. What is not *known* dead lives until its lease ends.
 

@@ -79,7 +79,8 @@ fn integrity(conn: &Connection) -> rusqlite::Result<Finding> {
 }
 
 fn holders(conn: &Connection) -> rusqlite::Result<Finding> {
-    let count = "SELECT count(*) FILTER (WHERE place = 0), count(*) FILTER (WHERE place > 0) FROM claim";
+    let count = "SELECT count(*) FILTER (WHERE place = 0),
+                        count(*) FILTER (WHERE place > 0) FROM claim";
     let (held, waiting): (i64, i64) =
         conn.query_row(count, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(Finding::good("claims", format!("{held} held or expired, {waiting} waiting")))

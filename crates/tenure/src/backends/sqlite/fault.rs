@@ -60,7 +60,9 @@ pub(super) fn from_sqlite(place: &Place, error: rusqlite::Error) -> Error {
     };
     let unavailable = |message: String| Error::new(ErrorKind::Unavailable, message);
     let said = match failure.code {
-        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => unavailable(culprit::describe(place)),
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => {
+            unavailable(culprit::describe(place))
+        }
         ErrorCode::NotADatabase => not_a_store(&place.file),
         ErrorCode::DatabaseCorrupt => unavailable(format!(
             "`{shown}` is damaged; no lock is granted from it. With no holder running, move it away"
@@ -79,7 +81,8 @@ pub(super) fn from_sqlite(place: &Place, error: rusqlite::Error) -> Error {
     said.with_source(error)
 }
 
-/// SQLite hides why. Our own file was looked at before; the log and its index may be another user's.
+/// SQLite hides why. Our own file was looked at before; the log and its index may be another
+/// user's.
 fn cannot_open(place: &Place) -> Error {
     use rustix::fs::{Access, AtFlags, CWD, accessat};
     let wanted = Access::READ_OK | Access::WRITE_OK;

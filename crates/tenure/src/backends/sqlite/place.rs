@@ -30,7 +30,8 @@ impl Settings {
     }
 }
 
-/// A file that may be opened as a store: there, regular, under one name, and on a local file system.
+/// A file that may be opened as a store: there, regular, under one name, and on a local file
+/// system.
 #[derive(Debug)]
 pub(super) struct Place {
     /// Without symbolic links, so that our files lie beside those of SQLite, which resolves them.

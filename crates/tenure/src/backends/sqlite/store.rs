@@ -209,7 +209,8 @@ impl Store {
         let sessions: Vec<Session> = files
             .filter_map(|file| Session::of_beacon(file.ok()?.file_name().to_str()?))
             .collect();
-        for dead in sessions.into_iter().filter_map(|session| self.dead(session)).collect::<Vec<_>>()
+        let dead = sessions.into_iter().filter_map(|session| self.dead(session));
+        for dead in dead.collect::<Vec<_>>()
         {
             let _later = self.bury(dead);
         }

@@ -54,8 +54,8 @@ impl Store {
         }
     }
 
-    /// For a claim that is in the queue: the busy answer without the write lock, as long as its place
-    /// has most of its lease left and the holder lives.
+    /// For a claim that is in the queue: the busy answer without the write lock, as long as its
+    /// place has most of its lease left and the holder lives.
     fn glance(&mut self, claim: &Claim) -> Result<Option<Busy>> {
         if !self.queued.contains(&claim.owner) {
             return Ok(None);
