@@ -249,6 +249,19 @@ fn a_waiter_gets_the_lock_when_it_is_released() {
 }
 
 #[test]
+fn a_finished_run_leaves_no_files_behind() {
+    let store = Store::new();
+    let mut holder = store.start(["run", "k", "--", "sh", "-c", "echo held; exec sleep 60"]);
+    holder.line();
+    let mut waiter = store.start(["run", "k", "--", "true"]);
+    store.until_waiting("k", 1);
+    holder.signal(Signal::TERM);
+    assert_eq!((holder.code(), waiter.code()), (143, 0));
+    let left: Vec<_> = std::fs::read_dir(store.folder.path().join("locks.db.d")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
 fn an_evicted_command_is_asked_to_end_and_the_code_is_76() {
     let store = Store::new();
     let script = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.02; done";

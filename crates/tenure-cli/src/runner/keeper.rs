@@ -64,7 +64,18 @@ fn attend(start: Start<'_>) -> u8 {
     });
     talk.exit(ending.0, ending.1);
     desk.tell(ToFront::Exit(ending.0.into()));
+    until_alone();
     ending.0
+}
+
+/// Gives the library's threads a moment to close the store and take its files away: the client is
+/// dropped, but what they were about may have kept it for longer than us.
+fn until_alone() {
+    let end = time::now() + CLEAN_UP_LIMIT;
+    let threads = || std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    while threads() > 1 && time::now() < end {
+        std::thread::sleep(CLEAN_UP_LOOK);
+    }
 }
 
 struct Keeper<'a> {
@@ -197,4 +208,6 @@ fn release(desk: &mut Desk, guard: Guard, talk: &Talk) -> Option<(&'static str, 
     None
 }
 
+const CLEAN_UP_LIMIT: Duration = Duration::from_millis(100);
+const CLEAN_UP_LOOK: Duration = Duration::from_micros(100);
 const WITHDRAW_LIMIT: Duration = Duration::from_secs(1);
