@@ -155,8 +155,10 @@ impl State {
                 self.store().release(&claim).await.unwrap().to_string()
             }
             ["spawn"] => {
-                // Its output must not keep ours open, or the harness would wait for it.
-                let child = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap();
+                // With nothing of ours open, or whoever reads our output would wait for it.
+                let mut command = Command::new("sleep");
+                command.arg("60").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+                let child = command.spawn().unwrap();
                 let pid = child.id().to_string();
                 self.children.push(child);
                 pid

@@ -172,5 +172,10 @@ impl Backend for Sqlite {
     }
 }
 
+/// The examples of the user's page are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../../docs/backends/sqlite.md")]
+struct Page;
+
 /// A change takes well under a millisecond; a machine may be busy for some tens of them.
 const MIN_TTL: Duration = Duration::from_millis(50);
