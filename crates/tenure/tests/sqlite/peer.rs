@@ -68,8 +68,22 @@ impl Peer {
         self.child.wait().unwrap();
     }
 
+    /// Stops it, and returns when every thread of it stands still: on a busy machine some go on for
+    /// a while after the signal.
     pub(crate) fn stop(&self) {
         signal(self.pid() as i32, Signal::STOP);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !self.stands_still() {
+            assert!(std::time::Instant::now() < deadline, "the peer does not stop");
+            std::thread::yield_now();
+        }
+    }
+
+    fn stands_still(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let mut stats =
+            tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("stat")));
+        stats.all(|stat| stat.is_ok_and(|stat| stat.rsplit(") ").next().unwrap().starts_with('T')))
     }
 
     pub(crate) fn go_on(&self) {
