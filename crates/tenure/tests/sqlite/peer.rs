@@ -72,7 +72,7 @@ impl Peer {
     /// a while after the signal.
     pub(crate) fn stop(&self) {
         signal(self.pid() as i32, Signal::STOP);
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
         while !self.stands_still() {
             assert!(std::time::Instant::now() < deadline, "the peer does not stop");
             std::thread::yield_now();
