@@ -108,7 +108,7 @@ pub use key::Key;
 pub use lease::Lease;
 pub use lock::Lock;
 pub use observe::Event;
-pub use options::{Options, duration};
+pub use options::duration;
 pub use reentrant::Reentrant;
 pub use token::FencingToken;
 
