@@ -1,8 +1,8 @@
 //! The embedded store: locks between the processes of one machine, in a file.
 //!
-//! `place` finds the file, `schema` opens it, `store` is the open store on its `thread`; `verbs` and
-//! `change` decide who holds what; `beacon` tells the dead from the living, `bell` and `wait` wake
-//! who waits. The user's page is `docs/backends/sqlite.md`.
+//! `place` finds the file, `schema` opens it, `store` is the open store on its `thread`; `verbs`
+//! and `change` decide who holds what; `beacon` tells the dead from the living, `bell` and `wait`
+//! wake who waits. The user's page is `docs/backends/sqlite.md`.
 
 mod beacon;
 mod bell;
@@ -51,7 +51,8 @@ pub(crate) async fn open(options: Options) -> Result<Sqlite> {
 /// # Examples
 ///
 /// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result {
 /// use std::time::Duration;
 /// use tenure::backend::{Backend, Claim, Owner};
 /// use tenure::{Attempt, Key, backends::Sqlite};
@@ -85,7 +86,8 @@ impl Sqlite {
     /// # Errors
     ///
     /// `Invalid` if the URL is wrong or the file is not a store; `Denied` if it may not be written;
-    /// `Unsupported` on a network file system; `Unavailable` if the file is damaged or the disk full.
+    /// `Unsupported` on a network file system; `Unavailable` if the file is damaged or the disk
+    /// full.
     ///
     /// # Cancel safety
     ///

@@ -123,7 +123,8 @@ impl Watches {
     /// The process of the holder that a watch has seen has ended.
     pub(super) fn ended(&mut self, store: &Store, id: u64) {
         if let Some(holder) = self.holders.get_mut(&id) {
-            // If a child keeps its beacon, the end of the process must not be heard again and again.
+            // If a child keeps its beacon, the end of the process must not be heard again and
+            // again.
             holder.process = Process::Unknown;
             self.look(store, id);
         }
