@@ -1,0 +1,173 @@
+//! A bundle: a server with every library it needs, unpacked into one folder of the cache. Made at
+//! most once, also when several processes want it at the same time.
+
+use std::collections::HashMap;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use super::{Use, apt, deb, dir, host};
+use crate::error::{Error, Result};
+
+/// What can be fetched.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Bundle {
+    Consul,
+    Etcd,
+    /// The Java that runs ZooKeeper.
+    Jre,
+    Mariadb,
+    Postgres,
+    Redis,
+    Redis8,
+    Valkey,
+    Zookeeper,
+}
+
+impl Bundle {
+    /// Every bundle.
+    pub const ALL: [Self; 9] = [
+        Self::Consul,
+        Self::Etcd,
+        Self::Jre,
+        Self::Mariadb,
+        Self::Postgres,
+        Self::Redis,
+        Self::Redis8,
+        Self::Valkey,
+        Self::Zookeeper,
+    ];
+
+    /// Its name, which is also that of its folder.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Consul => "consul",
+            Self::Etcd => "etcd",
+            Self::Jre => "jre",
+            Self::Mariadb => "mariadb",
+            Self::Postgres => "postgres",
+            Self::Redis => "redis",
+            Self::Redis8 => "redis8",
+            Self::Valkey => "valkey",
+            Self::Zookeeper => "zookeeper",
+        }
+    }
+
+    /// The program of the host that is used instead, and its version, if one will do.
+    pub fn on_host(self) -> Option<(PathBuf, String)> {
+        if Use::from_env(self.name()).is_ok_and(|allowed| allowed == Use::Bundle) {
+            return None;
+        }
+        let (path, (major, minor)) = host::find(self)?;
+        Some((path, format!("{major}.{minor}")))
+    }
+
+    /// The version that was fetched, if it was.
+    pub fn fetched(self) -> Option<String> {
+        let root = dir().join(self.name());
+        is_complete(&root, self).then(|| {
+            let manifest = fs::read_to_string(root.join(MANIFEST)).unwrap_or_default();
+            // The server's own package is the first of its list, so it is the first line.
+            let package = manifest.lines().next().unwrap_or_default();
+            package.split('_').nth(1).unwrap_or("unknown").replace("%3a", ":")
+        })
+    }
+}
+
+/// The folder of a bundle, which is fetched if it is not there yet.
+pub(crate) fn fetch(bundle: Bundle) -> Result<PathBuf> {
+    // A failure is remembered: without a network every case would wait for the same time-out.
+    static FAILED: Mutex<Option<HashMap<Bundle, Error>>> = Mutex::new(None);
+
+    let root = dir().join(bundle.name());
+    if is_complete(&root, bundle) {
+        return Ok(root);
+    }
+    let mut failed = FAILED.lock().unwrap_or_else(|poison| poison.into_inner());
+    let failed = failed.get_or_insert_default();
+    if let Some(error) = failed.get(&bundle) {
+        return Err(error.clone());
+    }
+    make(bundle, &root).map_err(|reason| {
+        let error = Error::missing(bundle.name(), reason);
+        failed.insert(bundle, error.clone());
+        error
+    })?;
+    Ok(root)
+}
+
+fn make(bundle: Bundle, root: &Path) -> Result<(), String> {
+    let dir = dir();
+    fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let _turn = turn(&dir, bundle)?;
+    if is_complete(root, bundle) {
+        return Ok(());
+    }
+    let work = dir.join(format!("{}.part", bundle.name()));
+    let result = make_in(bundle, &work, root);
+    // Also after a failure: half a bundle is of no use to anybody.
+    drop(fs::remove_dir_all(&work));
+    result
+}
+
+fn make_in(bundle: Bundle, work: &Path, root: &Path) -> Result<(), String> {
+    let show = |error: io::Error| format!("{}: {error}", work.display());
+    if work.exists() {
+        // Left by a process that was killed; the lock says that it is not at work any more.
+        fs::remove_dir_all(work).map_err(show)?;
+    }
+    let packages = work.join("packages");
+    let fresh = work.join("root");
+    fs::create_dir_all(&packages).map_err(show)?;
+    fs::create_dir_all(&fresh).map_err(show)?;
+
+    let bytes = apt::download(bundle, &packages)?;
+    let names = deb::unpack(bundle, &packages, &fresh)?;
+    fs::write(fresh.join(MANIFEST), format!("{}\n{bytes} bytes\n", names.join("\n")))
+        .map_err(show)?;
+    fs::write(fresh.join(STAMP), deb::recipe(bundle)).map_err(show)?;
+
+    if root.exists() {
+        fs::remove_dir_all(root).map_err(show)?;
+    }
+    fs::rename(&fresh, root).map_err(show)?;
+    say(bundle, &format!("ready, {} of packages", megabytes(bytes)));
+    Ok(())
+}
+
+/// Waits until no other process makes this bundle; lasts until the file is dropped.
+fn turn(dir: &Path, bundle: Bundle) -> Result<File, String> {
+    let path = dir.join(format!("{}.lock", bundle.name()));
+    let lock = lock_file(&path)?;
+    if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
+        say(bundle, "waiting for another process that fetches it");
+        lock.lock().map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(lock)
+}
+
+/// A file to lock, which is never removed: whoever waits for it must have the same one.
+pub(super) fn lock_file(path: &Path) -> Result<File, String> {
+    let file = File::options().create(true).truncate(false).write(true).open(path);
+    file.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Tells people what takes so long. Written to the stream itself, which test harnesses do not
+/// capture.
+pub(super) fn say(bundle: Bundle, text: &str) {
+    // Nobody to tell is no reason to fail.
+    drop(writeln!(io::stderr(), "tenure-servers: {}: {text}", bundle.name()));
+}
+
+pub(super) fn megabytes(bytes: u64) -> String {
+    format!("{}.{} MB", bytes / 1_000_000, bytes % 1_000_000 / 100_000)
+}
+
+fn is_complete(root: &Path, bundle: Bundle) -> bool {
+    fs::read_to_string(root.join(STAMP)).is_ok_and(|stamp| stamp == deb::recipe(bundle))
+}
+
+const MANIFEST: &str = "MANIFEST";
+const STAMP: &str = "COMPLETE";

@@ -1,0 +1,239 @@
+//! What is in a bundle: its Debian packages, what is done to them after unpacking, and how its
+//! programs run with the bundle's own loader and libraries, so that those of the host do not matter.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+use super::bundle::Bundle;
+
+/// The Debian release that has the version we want.
+pub(super) fn suite(bundle: Bundle) -> &'static str {
+    match bundle {
+        // The last release with Consul.
+        Bundle::Consul => "bullseye",
+        Bundle::Etcd | Bundle::Redis8 | Bundle::Valkey => "trixie",
+        _ => "bookworm",
+    }
+}
+
+/// The packages: the server's own first, then all that its libraries need.
+pub(super) fn packages(bundle: Bundle) -> Vec<&'static str> {
+    let lists: &[&str] = match bundle {
+        Bundle::Consul => &["consul libc6"],
+        Bundle::Etcd => &["etcd-server libc6"],
+        Bundle::Jre => &["openjdk-17-jre-headless zlib1g", LIBC],
+        Bundle::Mariadb => &[MARIADB, BOOKWORM, LIBC],
+        Bundle::Postgres => &[POSTGRES, BOOKWORM, LIBC],
+        // The server's program is in the tools' package; the server's own is a link to it.
+        Bundle::Redis => {
+            &["redis-tools redis-server libatomic1 liblzf1 libjemalloc2", BOOKWORM, LIBC]
+        }
+        Bundle::Redis8 => {
+            &["redis-tools redis-server libatomic1 liblzf1 libjemalloc2", TRIXIE, LIBC]
+        }
+        Bundle::Valkey => {
+            &["valkey-tools valkey-server libatomic1 liblzf1 libjemalloc2", TRIXIE, LIBC]
+        }
+        Bundle::Zookeeper => {
+            &["libzookeeper-java libslf4j-java libdropwizard-metrics-java libsnappy-java"]
+        }
+    };
+    lists.iter().flat_map(|list| list.split_whitespace()).collect()
+}
+
+/// Where the server's program is in the bundle.
+pub(super) fn program(bundle: Bundle) -> String {
+    match bundle {
+        Bundle::Consul => "usr/bin/consul".into(),
+        Bundle::Etcd => "usr/bin/etcd".into(),
+        Bundle::Jre => format!("usr/lib/jvm/java-17-openjdk-{ARCH}/bin/java"),
+        Bundle::Mariadb => "usr/sbin/mariadbd".into(),
+        Bundle::Postgres => format!("{POSTGRES_BIN}/postgres"),
+        Bundle::Redis | Bundle::Redis8 => "usr/bin/redis-server".into(),
+        Bundle::Valkey => "usr/bin/valkey-server".into(),
+        Bundle::Zookeeper => "usr/share/java/zookeeper.jar".into(),
+    }
+}
+
+/// Everything that makes a bundle what it is; one with another recipe is fetched again.
+pub(super) fn recipe(bundle: Bundle) -> String {
+    format!("{RECIPE} {ARCH} {} {}\n", suite(bundle), packages(bundle).join(" "))
+}
+
+/// The command line that runs `program` with the loader and the libraries of the bundle at `root`.
+pub(super) fn argv(root: &Path, program: &Path, preload: Option<&Path>) -> Vec<OsString> {
+    // Not `lib64/ld-linux…`: in bookworm that is an absolute link to the host's.
+    let folders = [root.join("lib").join(TRIPLET), root.join("usr/lib").join(TRIPLET)];
+    let loader = folders.iter().map(|folder| folder.join(LOADER)).find(|file| file.exists());
+    let Some(loader) = loader else {
+        return vec![program.into()];
+    };
+    let mut libraries = OsString::new();
+    for folder in &folders {
+        libraries.push(folder);
+        libraries.push(":");
+    }
+    if let Some(home) = program.parent().and_then(Path::parent) {
+        // Java finds its home by this library when the executable is the loader.
+        libraries.push(home.join("lib"));
+    }
+    let mut argv: Vec<OsString> = vec![loader.into(), "--library-path".into(), libraries];
+    if let Some(object) = preload {
+        argv.extend(["--preload".into(), object.into()]);
+    }
+    // Bullseye's loader does not know --argv0, and Consul does not need it.
+    if !program.ends_with("consul") {
+        argv.extend(["--argv0".into(), program.into()]);
+    }
+    argv.push(launched(program).into());
+    argv
+}
+
+/// Unpacks every package, takes out what no test reads, and mends what is bound to a place.
+/// Returns the names of the packages, the server's own first.
+pub(super) fn unpack(bundle: Bundle, packages: &Path, root: &Path) -> Result<Vec<String>, String> {
+    let mut files = debs(packages).map_err(|error| format!("{}: {error}", packages.display()))?;
+    let first = format!("{}_", self::packages(bundle)[0]);
+    files.sort_by_key(|file| (!file_name(file).starts_with(&first), file.clone()));
+    for file in &files {
+        let output = Command::new("dpkg-deb").arg("-x").arg(file).arg(root).output();
+        let output = output.map_err(|error| format!("dpkg-deb does not run: {error}"))?;
+        if !output.status.success() {
+            let reason = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("dpkg-deb -x {}: {}", file_name(file), reason.trim()));
+        }
+    }
+    let mended = prune(root).and_then(|()| match bundle {
+        Bundle::Jre => relink(root, &root.join("usr/lib/jvm")),
+        Bundle::Postgres => wrap_postgres(root),
+        _ => Ok(()),
+    });
+    mended.map_err(|error| format!("cannot prepare the bundle: {error}"))?;
+    Ok(files.iter().map(|file| file_name(file)).collect())
+}
+
+fn debs(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "deb") {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Half the disk space is documentation, translations and compiler intermediates.
+fn prune(root: &Path) -> io::Result<()> {
+    let fixed = PRUNED.iter().map(|path| root.join(path));
+    let gconv = root.join("usr/lib").join(TRIPLET).join("gconv");
+    for path in fixed.chain([gconv]) {
+        if path.exists() {
+            fs::remove_dir_all(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Debian's Java has absolute links into `/etc`: makes them relative, so that they stay inside.
+fn relink(root: &Path, folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let kind = fs::symlink_metadata(&path)?.file_type();
+        if kind.is_dir() {
+            relink(root, &path)?;
+        } else if kind.is_symlink() {
+            let target = fs::read_link(&path)?;
+            let Ok(inside) = target.strip_prefix("/") else { continue };
+            let depth = path.strip_prefix(root).map_or(1, |path| path.components().count()) - 1;
+            let up: PathBuf = std::iter::repeat_n(Component::ParentDir, depth).collect();
+            fs::remove_file(&path)?;
+            symlink(up.join(inside), &path)?;
+        }
+    }
+    Ok(())
+}
+
+/// `initdb` runs the `postgres` beside it, without our loader: puts a launcher there. It finds the
+/// bundle from its own place, so that the bundle can be moved.
+fn wrap_postgres(root: &Path) -> io::Result<()> {
+    let program = root.join(POSTGRES_BIN).join("postgres");
+    fs::rename(&program, launched(&program))?;
+    let up = "../".repeat(Path::new(POSTGRES_BIN).components().count());
+    let script = format!(
+        "#!/bin/sh\n\
+         h=$(cd \"$(dirname \"$0\")\" && pwd) && r=$(cd \"$h/{up}\" && pwd) || exit 1\n\
+         exec \"$r/lib/{TRIPLET}/{LOADER}\" \\\n  \
+         --library-path \"$r/lib/{TRIPLET}:$r/usr/lib/{TRIPLET}\" \\\n  \
+         --argv0 \"$h/postgres\" \"$h/postgres.bin\" \"$@\"\n"
+    );
+    fs::write(&program, script)?;
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
+}
+
+/// The real program behind a launcher.
+fn launched(program: &Path) -> PathBuf {
+    match program.file_name() {
+        Some(name) if name == "postgres" => program.with_file_name("postgres.bin"),
+        _ => program.to_owned(),
+    }
+}
+
+/// To be raised when unpacking or mending changes.
+const RECIPE: &str = "v1";
+
+const LIBC: &str = "libc6 libgcc-s1 libstdc++6";
+const BOOKWORM: &str = "libssl3 zlib1g libsystemd0 libcap2 libgcrypt20 libgpg-error0 liblzma5 \
+    libzstd1 liblz4-1";
+const TRIXIE: &str = "libssl3t64 zlib1g libsystemd0 libcap2 libzstd1";
+const MARIADB: &str = "mariadb-server-core libaio1 libnuma1 liburing2 libpcre2-8-0 libcrypt1";
+// Not libllvm14, 104 MB: the server runs with jit=off.
+const POSTGRES: &str = "postgresql-15 postgresql-client-15 libpq5 libxml2 libgssapi-krb5-2 \
+    libldap-2.5-0 libicu72 libreadline8 libpam0g libaudit1 libcap-ng0 libkrb5-3 libk5crypto3 \
+    libcom-err2 libkrb5support0 libkeyutils1 libsasl2-2 libtinfo6 libcrypt1 libgnutls30 \
+    libp11-kit0 libidn2-0 libunistring2 libtasn1-6 libnettle8 libhogweed6 libgmp10 libffi8";
+const POSTGRES_BIN: &str = "usr/lib/postgresql/15/bin";
+
+const PRUNED: [&str; 11] = [
+    "lib/systemd",
+    "usr/lib/postgresql/15/lib/bitcode",
+    "usr/lib/systemd",
+    "usr/share/apport",
+    "usr/share/bash-completion",
+    "usr/share/bug",
+    "usr/share/doc",
+    "usr/share/lintian",
+    "usr/share/locale",
+    "usr/share/man",
+    "usr/share/maven-repo",
+];
+
+#[cfg(target_arch = "x86_64")]
+pub(super) const ARCH: &str = "amd64";
+#[cfg(target_arch = "x86_64")]
+const TRIPLET: &str = "x86_64-linux-gnu";
+#[cfg(target_arch = "x86_64")]
+const LOADER: &str = "ld-linux-x86-64.so.2";
+
+#[cfg(target_arch = "aarch64")]
+pub(super) const ARCH: &str = "arm64";
+#[cfg(target_arch = "aarch64")]
+const TRIPLET: &str = "aarch64-linux-gnu";
+#[cfg(target_arch = "aarch64")]
+const LOADER: &str = "ld-linux-aarch64.so.1";
+
+// Elsewhere nothing can be fetched; what is on PATH still runs.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(super) const ARCH: &str = "unknown";
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const TRIPLET: &str = "unknown";
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const LOADER: &str = "unknown";

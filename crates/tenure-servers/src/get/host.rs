@@ -1,0 +1,167 @@
+//! Servers that are already installed: on PATH, or where distributions hide server programs.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::bundle::Bundle;
+
+/// A program of the host whose version will do, and that version.
+pub(super) fn find(bundle: Bundle) -> Option<(PathBuf, (u32, u32))> {
+    let wanted = Wanted::of(bundle)?;
+    let found = wanted.names.iter().flat_map(|name| places(name)).map(|path| {
+        match wanted.siblings {
+            // Not followed: a link's own name may decide what the program does, as with Redis.
+            [] => path,
+            // The folder of the real program has its siblings; that of a link on PATH may not.
+            _ => fs::canonicalize(&path).unwrap_or(path),
+        }
+    });
+    let complete =
+        found.filter(|path| wanted.siblings.iter().all(|name| path.with_file_name(name).is_file()));
+    let mut known = complete.filter_map(|path| version(&path, wanted.flag).map(|v| (path, v)));
+    known.find(|&(_, version)| {
+        version >= wanted.least && wanted.below.is_none_or(|below| version < below)
+    })
+}
+
+/// What [`find`] looks for, in words.
+pub(super) fn wanted(bundle: Bundle) -> String {
+    match Wanted::of(bundle) {
+        Some(wanted) => {
+            let (major, minor) = wanted.least;
+            format!("{} {major}.{minor} or newer", wanted.names.join(" or "))
+        }
+        None => bundle.name().to_owned(),
+    }
+}
+
+/// The class path of a ZooKeeper that is installed here.
+pub(super) fn zookeeper_class_path() -> Option<OsString> {
+    if let Some(script) = places("zkServer.sh").next()
+        && let Ok(script) = fs::canonicalize(script)
+        && let Some(home) = script.ancestors().nth(2)
+        && home.join("lib").is_dir()
+    {
+        let mut path = home.join("lib/*").into_os_string();
+        path.push(":");
+        path.push(home.join("*"));
+        return Some(path);
+    }
+    let jars = Path::new("/usr/share/java");
+    // Without this one it accepts connections and never answers.
+    let complete = jars.join("zookeeper.jar").is_file() && jars.join("snappy-java.jar").is_file();
+    complete.then(|| debian_class_path(jars))
+}
+
+/// Debian's `zookeeper.jar` names its dependencies by absolute path: they are given here instead.
+pub(super) fn debian_class_path(jars: &Path) -> OsString {
+    let mut path = OsString::new();
+    for jar in ZOOKEEPER_JARS {
+        path.push(jars.join(jar));
+        path.push(":");
+    }
+    path
+}
+
+struct Wanted {
+    names: &'static [&'static str],
+    flag: &'static str,
+    least: (u32, u32),
+    below: Option<(u32, u32)>,
+    siblings: &'static [&'static str],
+}
+
+impl Wanted {
+    fn of(bundle: Bundle) -> Option<Self> {
+        let plain = |names, flag, least| Self { names, flag, least, below: None, siblings: &[] };
+        Some(match bundle {
+            // Any will do: the mirror's own is old.
+            Bundle::Consul => plain(&["consul"], "version", (1, 0)),
+            Bundle::Etcd => plain(&["etcd"], "--version", (3, 4)),
+            Bundle::Jre => plain(&["java"], "-version", (11, 0)),
+            Bundle::Mariadb => plain(&["mariadbd"], "--version", (10, 5)),
+            Bundle::Postgres => {
+                Self { siblings: &["initdb"], ..plain(&["postgres"], "--version", (12, 0)) }
+            }
+            // The cluster's bus port and the sentinels' periods can be set since 7.
+            Bundle::Redis => {
+                Self { below: Some((8, 0)), ..plain(&["redis-server"], "--version", (7, 0)) }
+            }
+            Bundle::Redis8 => plain(&["redis-server"], "--version", (8, 0)),
+            Bundle::Valkey => plain(&["valkey-server"], "--version", (7, 2)),
+            Bundle::Zookeeper => return None,
+        })
+    }
+}
+
+fn places(name: &str) -> impl Iterator<Item = PathBuf> {
+    let java = (name == "java").then(|| env::var_os("JAVA_HOME")).flatten();
+    let java = java.map(|home| PathBuf::from(home).join("bin"));
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path: Vec<PathBuf> = env::split_paths(&path).collect();
+    // Debian keeps PostgreSQL's programs off the PATH.
+    let postgres = matches!(name, "postgres").then(postgres_folders).into_iter().flatten();
+    let hidden = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    let hidden = hidden.into_iter().chain(postgres);
+    let name = name.to_owned();
+    java.into_iter()
+        .chain(path)
+        .chain(hidden)
+        .map(move |folder| folder.join(&name))
+        .filter(|path| path.is_file())
+}
+
+fn postgres_folders() -> Vec<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> = versions.map(|entry| entry.path().join("bin")).collect();
+    folders.sort();
+    folders.reverse();
+    folders
+}
+
+/// The first thing in a program's answer that looks like a version.
+fn version(path: &Path, flag: &str) -> Option<(u32, u32)> {
+    let output = Command::new(path).arg(flag).env("LC_ALL", "C").output().ok()?;
+    let text = [output.stdout, output.stderr].concat();
+    parse_version(&String::from_utf8_lossy(&text))
+}
+
+fn parse_version(text: &str) -> Option<(u32, u32)> {
+    text.split(|c: char| !c.is_ascii_digit() && c != '.').find_map(|word| {
+        let mut parts = word.split('.');
+        let major = parts.next()?.parse().ok()?;
+        let minor = parts.next()?.parse().ok()?;
+        Some((major, minor))
+    })
+}
+
+const ZOOKEEPER_JARS: [&str; 6] = [
+    "zookeeper.jar",
+    "zookeeper-jute.jar",
+    "slf4j-api.jar",
+    "slf4j-simple.jar",
+    "metrics-core.jar",
+    "snappy-java.jar",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::parse_version;
+
+    #[test]
+    fn versions_are_read_from_what_the_programs_say() {
+        assert_eq!(parse_version("Redis server v=7.0.15 sha=00000000:0 bits=64"), Some((7, 0)));
+        assert_eq!(
+            parse_version("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)"),
+            Some((15, 18))
+        );
+        assert_eq!(parse_version("openjdk version \"17.0.15\" 2025-04-15"), Some((17, 0)));
+        assert_eq!(parse_version("etcd Version: 3.5.16\nGit SHA: Not provided"), Some((3, 5)));
+        assert_eq!(parse_version("Consul v1.8.7\nProtocol 2 spoken by default"), Some((1, 8)));
+        assert_eq!(parse_version("mariadbd  Ver 10.11.19-MariaDB for debian"), Some((10, 11)));
+        assert_eq!(parse_version("no such thing"), None);
+    }
+}

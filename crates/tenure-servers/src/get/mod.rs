@@ -1,0 +1,140 @@
+//! Where the servers come from: first what is installed here, if its version will do; else packages
+//! of the Debian mirror that this machine's apt is set up with, unpacked into the cache folder.
+
+mod apt;
+mod bundle;
+mod deb;
+mod host;
+mod mirror;
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use bundle::fetch;
+
+pub use bundle::Bundle;
+
+use crate::error::{Error, Result};
+
+/// A server's program: how to run it, wherever it comes from.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// What is executed.
+    path: PathBuf,
+    /// The unpacked bundle around it; none for a program of the host.
+    pub(crate) root: Option<PathBuf>,
+    /// What a program of the host says of itself; a bundle's is known.
+    pub(crate) version: Option<(u32, u32)>,
+}
+
+impl Program {
+    /// The command line up to the program's own arguments. `preload` is a shared object to load
+    /// into the process first.
+    pub(crate) fn argv(&self, preload: Option<&Path>) -> Vec<OsString> {
+        match &self.root {
+            Some(root) => deb::argv(root, &self.path, preload),
+            None => match preload {
+                // By `env`, so that neither the shell nor setpriv before it load the object.
+                Some(object) => {
+                    let mut variable = OsString::from("LD_PRELOAD=");
+                    variable.push(object);
+                    vec!["env".into(), variable, self.path.clone().into()]
+                }
+                None => vec![self.path.clone().into()],
+            },
+        }
+    }
+
+    /// Another program of the same origin, in the same folder.
+    pub(crate) fn sibling(&self, name: &str) -> Self {
+        Self { path: self.path.with_file_name(name), ..self.clone() }
+    }
+}
+
+/// Finds the main program of a bundle: on the host, or fetched.
+pub(crate) fn program(bundle: Bundle) -> Result<Program> {
+    let use_ = Use::from_env(bundle.name())?;
+    if use_ != Use::Bundle
+        && let Some((path, version)) = host::find(bundle)
+    {
+        return Ok(Program { path, root: None, version: Some(version) });
+    }
+    if use_ == Use::Path {
+        let reason = format!("none on PATH that would do ({})", host::wanted(bundle));
+        return Err(Error::missing(bundle.name(), reason));
+    }
+    let root = fetch(bundle)?;
+    Ok(Program { path: root.join(deb::program(bundle)), root: Some(root), version: None })
+}
+
+/// The class path and the Java to run ZooKeeper with.
+pub(crate) fn zookeeper() -> Result<(OsString, Program)> {
+    let java = program(Bundle::Jre)
+        .map_err(|error| Error::missing("zookeeper", format!("no Java 11 or newer: {error}")))?;
+    Ok((zookeeper_jars()?, java))
+}
+
+fn zookeeper_jars() -> Result<OsString> {
+    let use_ = Use::from_env("zookeeper")?;
+    if use_ != Use::Bundle
+        && let Some(class_path) = host::zookeeper_class_path()
+    {
+        return Ok(class_path);
+    }
+    if use_ == Use::Path {
+        return Err(Error::missing("zookeeper", "no zkServer.sh on PATH and no Debian package"));
+    }
+    let jars = fetch(Bundle::Zookeeper)?.join("usr/share/java");
+    Ok(host::debian_class_path(&jars))
+}
+
+/// Makes sure that what a bundle is for is there: on PATH, or fetched. Returns where.
+pub(crate) fn provide(bundle: Bundle) -> Result<PathBuf> {
+    match bundle {
+        Bundle::Zookeeper => zookeeper_jars().map(PathBuf::from),
+        _ => program(bundle).map(|program| program.root.unwrap_or(program.path)),
+    }
+}
+
+/// The folder that holds what was fetched: `TENURE_SERVERS_DIR`, or `servers` in the target folder.
+pub fn dir() -> PathBuf {
+    let chosen = env::var_os("TENURE_SERVERS_DIR").filter(|value| !value.is_empty());
+    let dir = chosen.map_or_else(|| target_dir().join("servers"), PathBuf::from);
+    // apt wants absolute paths.
+    std::path::absolute(&dir).unwrap_or(dir)
+}
+
+fn target_dir() -> PathBuf {
+    // Cargo marks its target folder with this file, wherever the user has put it.
+    let exe = env::current_exe().unwrap_or_default();
+    let marked = exe.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file());
+    marked.map_or_else(|| workspace().join("target"), Path::to_owned)
+}
+
+fn workspace() -> PathBuf {
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    crate_dir.ancestors().nth(2).unwrap_or(crate_dir).to_owned()
+}
+
+/// Which origins are allowed.
+#[derive(Clone, Copy, PartialEq)]
+enum Use {
+    Auto,
+    Bundle,
+    Path,
+}
+
+impl Use {
+    fn from_env(server: &str) -> Result<Self> {
+        match env::var("TENURE_SERVERS_USE").as_deref() {
+            Err(_) | Ok("" | "auto") => Ok(Self::Auto),
+            Ok("bundle") => Ok(Self::Bundle),
+            Ok("path") => Ok(Self::Path),
+            Ok(other) => Err(Error::failed(
+                format!("get {server}"),
+                format!("TENURE_SERVERS_USE is `{other}` (known: auto, bundle, path)"),
+            )),
+        }
+    }
+}

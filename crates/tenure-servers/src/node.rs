@@ -1,0 +1,243 @@
+//! One server process with its ports and its data, which can be hurt and healed.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::ports::Port;
+use crate::process::{Launch, Process, log_for_people, tail};
+use crate::proxy::Proxy;
+use crate::wire::{self, redis};
+
+/// One server process. Every method may be called from any thread.
+#[derive(Debug)]
+pub struct Node {
+    pub(crate) name: String,
+    pub(crate) server: &'static str,
+    pub(crate) role: Role,
+    /// The port for clients first, then those for peers.
+    pub(crate) ports: Vec<Port>,
+    pub(crate) launch: Launch,
+    pub(crate) stop: Signal,
+    pub(crate) clock: Option<Clock>,
+    pub(crate) process: Mutex<Option<Process>>,
+}
+
+/// What a node is there for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Role {
+    /// Keeps data.
+    Member,
+    /// Watches the members and tells clients who leads.
+    Sentinel,
+}
+
+impl Node {
+    /// Its name within the cluster, like `n1`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is there for.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The address it listens on; always loopback.
+    pub fn host(&self) -> &'static str {
+        "127.0.0.1"
+    }
+
+    /// The port for clients.
+    pub fn port(&self) -> u16 {
+        self.ports[0].number()
+    }
+
+    /// `host:port` for clients.
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.host(), self.port())
+    }
+
+    /// The URL of this node alone.
+    pub fn url(&self) -> String {
+        url(self.server, &self.address())
+    }
+
+    /// The process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        running(&mut self.process()).map(|process| process.id())
+    }
+
+    /// Whether the process runs; a paused one does.
+    pub fn is_running(&self) -> bool {
+        self.pid().is_some()
+    }
+
+    /// Ends it the way its makers want it to be ended; by force if it takes longer than 15 s.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn stop(&self) -> Result<()> {
+        self.with_process("stop", |process| {
+            process.signal_tree(Signal::CONT);
+            process.signal(self.stop);
+            if process.wait(Duration::from_secs(15)).is_none() {
+                process.kill();
+            }
+        })
+    }
+
+    /// `kill -9`, with its child processes. It has ended when this returns.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn kill(&self) -> Result<()> {
+        self.with_process("kill", Process::kill)
+    }
+
+    /// Starts it again on the same port with the same data, stopping it first if it runs, and waits
+    /// until it answers. A member of a cluster answers before the cluster is
+    /// [ready](crate::Cluster::wait_ready).
+    ///
+    /// # Errors
+    /// When it does not start; with the end of its log.
+    pub fn restart(&self) -> Result<()> {
+        if self.is_running() {
+            self.stop()?;
+        }
+        self.spawn()?;
+        self.wait_answer(START_LONGEST)
+    }
+
+    /// Stops the process and its children where they are (SIGSTOP). Connections stay open and new
+    /// ones are accepted by the kernel, but nobody answers.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn pause(&self) -> Result<()> {
+        self.with_process("pause", |process| process.signal_tree(Signal::STOP))
+    }
+
+    /// Lets a paused process go on (SIGCONT).
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn resume(&self) -> Result<()> {
+        self.with_process("resume", |process| process.signal_tree(Signal::CONT))
+    }
+
+    /// Sets its wall clock this far off the real one: forward if positive, 0 to mend it. Takes
+    /// effect at once and lasts over restarts. Its monotonic clock is not touched.
+    ///
+    /// # Errors
+    /// Unless it was started with [`Options::clock`](crate::Options::clock).
+    pub fn shift_clock(&self, offset_ms: i64) -> Result<()> {
+        let doing = || format!("shift the clock of {}", self.label());
+        match &self.clock {
+            Some(clock) => clock.set(offset_ms).map_err(|error| Error::failed(doing(), error)),
+            None => Err(Error::failed(doing(), "it was started without Options::clock")),
+        }
+    }
+
+    /// A proxy in front of the client port, for a link that can be cut. Each is a link of its own.
+    ///
+    /// # Errors
+    /// When there is no free port.
+    pub fn proxy(&self) -> Result<Proxy> {
+        Proxy::start(self.port())
+    }
+
+    /// The last lines of what the server wrote.
+    pub fn log_tail(&self, lines: usize) -> String {
+        tail(&self.launch.log, lines)
+    }
+
+    /// The folder with its data.
+    pub fn dir(&self) -> &Path {
+        &self.launch.dir
+    }
+
+    /// How errors call it.
+    pub(crate) fn label(&self) -> String {
+        format!("{} {}", self.server, self.name)
+    }
+
+    pub(crate) fn spawn(&self) -> Result<()> {
+        let process = self.launch.spawn();
+        let process =
+            process.map_err(|error| Error::failed(format!("start {}", self.label()), error))?;
+        *self.process() = Some(process);
+        Ok(())
+    }
+
+    /// Waits until it answers; gives up at once when it has ended.
+    pub(crate) fn wait_answer(&self, limit: Duration) -> Result<()> {
+        let end = Instant::now() + limit;
+        loop {
+            let Err(reason) = self.answers() else { return Ok(()) };
+            let reason = if !self.is_running() {
+                "it has ended".to_owned()
+            } else if Instant::now() >= end {
+                format!("no answer within {limit:?}: {reason}")
+            } else {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            };
+            let reason = format!("{reason}{}", log_for_people(&self.launch.log));
+            return Err(Error::failed(format!("start {}", self.label()), reason));
+        }
+    }
+
+    /// Asks the node something that it can answer alone, without its peers.
+    fn answers(&self) -> io::Result<()> {
+        let port = self.port();
+        let expect = |answer: String, wanted: &str| {
+            answer.contains(wanted).then_some(()).ok_or_else(|| io::Error::other(answer))
+        };
+        match self.server {
+            "consul" => wire::http::get(port, "/v1/agent/self").map(drop),
+            "etcd" => wire::http::get(port, "/version").map(drop),
+            "mariadb" => wire::mysql::Mysql::connect(port)?.query("select 1").map(drop),
+            "postgres" => wire::postgres::Postgres::connect(port)?.query("select 1").map(drop),
+            "redis" => expect(format!("{:?}", redis::ask(port, &["PING"])?), "PONG"),
+            _ => expect(wire::zookeeper::four_letters(port, "ruok")?, "imok"),
+        }
+    }
+
+    fn with_process(&self, doing: &str, act: impl FnOnce(&mut Process)) -> Result<()> {
+        match running(&mut self.process()) {
+            Some(process) => {
+                act(process);
+                Ok(())
+            }
+            None => Err(Error::failed(format!("{doing} {}", self.label()), "it does not run")),
+        }
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+}
+
+fn running(process: &mut Option<Process>) -> Option<&mut Process> {
+    let process = process.as_mut()?;
+    process.ended().is_none().then_some(process)
+}
+
+/// The URL of a server at these addresses, which are separated by commas.
+pub(crate) fn url(server: &str, addresses: &str) -> String {
+    match server {
+        "mariadb" => format!("mysql://root@{addresses}/test"),
+        "postgres" => format!("postgres://postgres@{addresses}/postgres"),
+        "zookeeper" => format!("zk://{addresses}"),
+        _ => format!("{server}://{addresses}"),
+    }
+}
+
+/// A slow machine under load starts a JVM in several seconds.
+pub(crate) const START_LONGEST: Duration = Duration::from_secs(60);

@@ -1,0 +1,206 @@
+//! A TCP proxy: a link to a server that can be slowed, held up, or torn.
+//!
+//! Bytes are never taken out of the middle of a stream, because no network does that to TCP. A cut
+//! link holds them up, as lost packets would, and they arrive after it is healed; a lost answer
+//! takes its connection with it.
+
+mod link;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::ports::Port;
+use link::Link;
+
+/// A link to one port on loopback. Dropping it resets its connections and closes its port.
+#[derive(Debug)]
+pub struct Proxy {
+    port: Port,
+    shared: Arc<Shared>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+/// One of the two ways through a link.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Direction {
+    /// Answers.
+    ToClient,
+    /// Requests.
+    ToServer,
+}
+
+impl Proxy {
+    /// A proxy in front of this port on loopback; the server need not listen yet.
+    ///
+    /// # Errors
+    /// When there is no free port.
+    pub fn start(target: u16) -> Result<Self> {
+        let port = Port::reserve()?;
+        let failed = |error: io::Error| Error::failed("start a proxy", error);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())).map_err(failed)?;
+        let shared = Arc::new(Shared::default());
+        let accepting = thread::Builder::new()
+            .name("proxy".into())
+            .spawn({
+                let shared = shared.clone();
+                move || accept(&listener, target, &shared)
+            })
+            .map_err(failed)?;
+        Ok(Self { port, shared, accepting: Some(accepting) })
+    }
+
+    /// The port that clients connect to.
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// `host:port` that clients connect to.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port())
+    }
+
+    /// Lets nothing pass, in silence. New connections are accepted, and nobody answers.
+    pub fn cut(&self) {
+        self.change(|settings| settings.held = [true; 2]);
+    }
+
+    /// Lets nothing pass in one direction, in silence.
+    pub fn cut_one_way(&self, direction: Direction) {
+        self.change(|settings| settings.held[direction as usize] = true);
+    }
+
+    /// Ends every fault, and lets through what was held up.
+    pub fn heal(&self) {
+        self.change(|settings| *settings = Settings::default());
+    }
+
+    /// Lets every byte arrive this much later, in each direction.
+    pub fn delay(&self, delay: Duration) {
+        self.change(|settings| settings.delay = delay);
+    }
+
+    /// Lets at most so many bytes pass in a second, per connection and direction.
+    pub fn rate(&self, bytes_per_second: u32) {
+        self.change(|settings| settings.rate = Some(bytes_per_second.max(1)));
+    }
+
+    /// Swallows the n-th answer from now on, 1 being the next, and resets its connection: the server
+    /// has done the work, and the client cannot know. An answer is what the server sends after the
+    /// client has sent something; answers of all connections are counted together.
+    pub fn swallow_answer(&self, n: u32) {
+        self.change(|settings| settings.swallow = n);
+    }
+
+    /// Tears every connection with a reset. New ones are welcome.
+    pub fn reset(&self) {
+        self.shared.reset();
+    }
+
+    /// Tears every connection and resets new ones at once, until healed.
+    pub fn refuse(&self) {
+        self.change(|settings| settings.refusing = true);
+        self.shared.reset();
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.shared.settings());
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        // Wakes the thread that accepts; if that fails, it has ended by itself.
+        drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())));
+        if let Some(thread) = self.accepting.take() {
+            drop(thread.join());
+        }
+        self.shared.reset();
+    }
+}
+
+/// What the proxy and its connections have in common.
+#[derive(Debug, Default)]
+struct Shared {
+    settings: Mutex<Settings>,
+    changed: Condvar,
+    links: Mutex<Vec<Weak<Link>>>,
+    closing: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Settings {
+    /// By [`Direction`].
+    held: [bool; 2],
+    delay: Duration,
+    rate: Option<u32>,
+    /// The answer to swallow: 1 for the next, 0 for none.
+    swallow: u32,
+    refusing: bool,
+}
+
+impl Shared {
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Waits until this direction is open, or the link is torn.
+    fn wait_open(&self, direction: Direction, link: &Link) {
+        let held = |settings: &mut Settings| settings.held[direction as usize] && !link.is_torn();
+        let open = self.changed.wait_while(self.settings(), held);
+        drop(open);
+    }
+
+    /// Counts an answer; says whether it is the one to swallow.
+    fn swallows(&self) -> bool {
+        let mut settings = self.settings();
+        let hit = settings.swallow == 1;
+        settings.swallow = settings.swallow.saturating_sub(1);
+        hit
+    }
+
+    fn reset(&self) {
+        let mut links = self.links.lock().unwrap_or_else(|poison| poison.into_inner());
+        links.drain(..).filter_map(|link| link.upgrade()).for_each(|link| link.tear());
+        drop(links);
+        // A torn link is not held any more. The lock makes sure that nobody misses the call between
+        // looking and waiting.
+        drop(self.settings());
+        self.changed.notify_all();
+    }
+
+    fn add(&self, link: &Arc<Link>) {
+        let mut links = self.links.lock().unwrap_or_else(|poison| poison.into_inner());
+        links.retain(|link| link.strong_count() > 0);
+        links.push(Arc::downgrade(link));
+    }
+}
+
+fn accept(listener: &TcpListener, target: u16, shared: &Arc<Shared>) {
+    for client in listener.incoming() {
+        if shared.closing.load(Ordering::SeqCst) {
+            return;
+        }
+        // A client that went away while it waited is not our business.
+        let Ok(client) = client else { continue };
+        if shared.settings().refusing {
+            link::reset(client);
+            continue;
+        }
+        let shared = shared.clone();
+        let open = move || match TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, target)))
+        {
+            Ok(server) => link::run(client, server, &shared),
+            // The server is down: the client sees what it would see without us, a moment later.
+            Err(_) => link::reset(client),
+        };
+        // Without a thread the connection is dropped, which the client sees.
+        drop(thread::Builder::new().name("proxy link".into()).spawn(open));
+    }
+}

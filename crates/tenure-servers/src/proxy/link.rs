@@ -1,0 +1,154 @@
+//! One connection through the proxy: for each direction a thread that reads and notes the time, and
+//! one that waits its due and writes, so that a delay does not slow the stream down.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::set_socket_linger;
+
+use super::{Direction, Shared};
+
+/// The two sockets of a connection. They are closed when the last thread is done.
+#[derive(Debug)]
+pub(super) struct Link {
+    client: TcpStream,
+    server: TcpStream,
+    torn: AtomicBool,
+    /// The client has sent something since the server's last answer.
+    asked: AtomicBool,
+}
+
+impl Link {
+    pub(super) fn is_torn(&self) -> bool {
+        self.torn.load(SeqCst)
+    }
+
+    /// Makes both sides see a reset as soon as the threads have let go of the sockets.
+    pub(super) fn tear(&self) {
+        self.torn.store(true, SeqCst);
+        for side in [&self.client, &self.server] {
+            // Either may be closed by its peer already. Not for writing: that would say a proper
+            // farewell before the reset.
+            set_socket_linger(side, Some(Duration::ZERO)).ok();
+            drop(side.shutdown(Shutdown::Read));
+        }
+    }
+
+    fn ends(&self, direction: Direction) -> (&TcpStream, &TcpStream) {
+        match direction {
+            Direction::ToClient => (&self.server, &self.client),
+            Direction::ToServer => (&self.client, &self.server),
+        }
+    }
+}
+
+/// Closes a connection with a reset.
+pub(super) fn reset(stream: TcpStream) {
+    set_socket_linger(&stream, Some(Duration::ZERO)).ok();
+}
+
+/// Passes bytes both ways until both are done.
+pub(super) fn run(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
+    for side in [&client, &server] {
+        drop(side.set_nodelay(true));
+        // So that a writer whose peer does not read notices when the link is torn.
+        drop(side.set_write_timeout(Some(Duration::from_millis(100))));
+    }
+    let torn = AtomicBool::new(false);
+    let link = Arc::new(Link { client, server, torn, asked: AtomicBool::new(false) });
+    shared.add(&link);
+    thread::scope(|scope| {
+        for direction in [Direction::ToClient, Direction::ToServer] {
+            let (sender, receiver) = sync_channel(QUEUE);
+            let link = &link;
+            scope.spawn(move || read(link, direction, &sender, shared));
+            scope.spawn(move || write(link, direction, &receiver, shared));
+        }
+    });
+}
+
+/// Bytes, and when they came; none at the end of the stream.
+type Chunk = (Vec<u8>, Instant);
+
+fn read(link: &Link, direction: Direction, sender: &SyncSender<Chunk>, shared: &Shared) {
+    let (mut from, _) = link.ends(direction);
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let length = match from.read(&mut buffer) {
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            // A reset on one side is a reset on the other.
+            Err(_) => return link.tear(),
+        };
+        if link.is_torn() {
+            return;
+        }
+        let asked = &link.asked;
+        match direction {
+            Direction::ToServer => asked.store(asked.load(SeqCst) || length > 0, SeqCst),
+            Direction::ToClient if length > 0 && asked.swap(false, SeqCst) && shared.swallows() => {
+                return link.tear();
+            }
+            Direction::ToClient => {}
+        }
+        let sent = sender.send((buffer[..length].to_vec(), Instant::now()));
+        if length == 0 || sent.is_err() {
+            return;
+        }
+    }
+}
+
+fn write(link: &Link, direction: Direction, receiver: &Receiver<Chunk>, shared: &Shared) {
+    let (_, to) = link.ends(direction);
+    for (bytes, came) in receiver {
+        let (delay, rate) = {
+            let settings = shared.settings();
+            (settings.delay, settings.rate)
+        };
+        thread::sleep((came + delay).saturating_duration_since(Instant::now()));
+        shared.wait_open(direction, link);
+        let done = match (bytes.is_empty(), rate) {
+            (true, _) => to.shutdown(Shutdown::Write),
+            (false, None) => write_all(link, to, &bytes),
+            (false, Some(rate)) => write_slowly(link, to, &bytes, rate),
+        };
+        if done.is_err() || link.is_torn() {
+            return link.tear();
+        }
+    }
+}
+
+/// In tenths of a second, so that a large chunk is not one long silence.
+fn write_slowly(link: &Link, to: &TcpStream, bytes: &[u8], rate: u32) -> io::Result<()> {
+    let step = usize::try_from(rate / 10).unwrap_or(usize::MAX).max(1);
+    for part in bytes.chunks(step) {
+        write_all(link, to, part)?;
+        let due = u32::try_from(part.len()).unwrap_or(u32::MAX);
+        thread::sleep(Duration::from_secs(1) * due / rate);
+    }
+    Ok(())
+}
+
+fn write_all(link: &Link, mut to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match to.write(bytes) {
+            Ok(length) => bytes = &bytes[length..],
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if !link.is_torn() => {}
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(())
+}
+
+const CHUNK: usize = 16 * 1024;
+/// Chunks under way in one direction before the sender has to wait.
+const QUEUE: usize = 64;

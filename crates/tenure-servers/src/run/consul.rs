@@ -1,0 +1,102 @@
+//! Consul: an agent in development mode, or three servers.
+
+use std::io;
+
+use super::{Site, argv, ports};
+use crate::cluster::Cluster;
+use crate::error::Result;
+use crate::get::{self, Bundle, Program};
+use crate::node::{Node, START_LONGEST};
+use crate::ports::Port;
+use crate::wire::http::{get as http_get, request};
+
+/// Everything in memory: `kill -9` forgets all.
+pub(super) fn dev(site: &Site<'_>) -> Result<Vec<Node>> {
+    let program = get::program(Bundle::Consul)?;
+    let ports = ports::<4>()?;
+    let file = site.folder("n1")?.join("n1.hcl");
+    site.write(&file, &format!("{COMMON}{}", ports_line(&program, &ports, true)))?;
+    let options = ["agent", "-dev", "-node", "n1", "-bind", "127.0.0.1", "-client", "127.0.0.1"];
+    let mut argv = argv(program.argv(None), &options);
+    argv.extend(["-log-level", "warn", "-config-file", "n1.hcl"].map(Into::into));
+    let node = site.node("n1", ports.into(), argv)?;
+    node.wait_answer(START_LONGEST)?;
+    Ok(vec![node])
+}
+
+pub(super) fn three(site: &Site<'_>) -> Result<Vec<Node>> {
+    let program = get::program(Bundle::Consul)?;
+    let sets = (0..3).map(|_| ports::<4>()).collect::<Result<Vec<_>>>()?;
+    let join = sets.iter().map(|ports| format!("\"127.0.0.1:{}\"", ports[SERF].number()));
+    let join = join.collect::<Vec<_>>().join(", ");
+    let mut nodes = Vec::new();
+    for (ports, i) in sets.into_iter().zip(1..) {
+        let name = format!("n{i}");
+        let text = format!(
+            "{COMMON}{SERVER}node_name = \"{name}\"\nretry_join = [{join}]\n{}",
+            ports_line(&program, &ports, false)
+        );
+        site.write(&site.folder(&name)?.join("node.hcl"), &text)?;
+        let options = ["agent", "-config-file", "node.hcl", "-log-level", "warn"];
+        nodes.push(site.node(&name, ports.into(), argv(program.argv(None), &options))?);
+    }
+    nodes.iter().try_for_each(|node| node.wait_answer(START_LONGEST))?;
+    Ok(nodes)
+}
+
+/// All nodes are known, and a read that needs a majority works.
+pub(super) fn ready(cluster: &Cluster, node: &Node) -> io::Result<()> {
+    let known = http_get(node.port(), "/v1/catalog/nodes")?.matches("\"Node\"").count();
+    if known < cluster.nodes().len() {
+        return Err(io::Error::other(format!("knows {known} nodes")));
+    }
+    match request(node.port(), "GET", "/v1/kv/tenure/probe?consistent", "")? {
+        // Not there, which the leader had to confirm.
+        (200 | 404, _) => Ok(()),
+        (status, body) => Err(io::Error::other(format!("status {status}: {body}"))),
+    }
+}
+
+/// The member that most members take for their leader.
+pub(super) fn leader(cluster: &Cluster) -> io::Result<Option<&Node>> {
+    let running = cluster.nodes().iter().filter(|node| node.is_running());
+    let named = running.filter_map(|node| http_get(node.port(), "/v1/status/leader").ok());
+    let named: Vec<String> = named.collect();
+    if named.is_empty() {
+        return Err(io::Error::other("no server answers"));
+    }
+    let majority = cluster.nodes().len() / 2 + 1;
+    Ok(cluster.nodes().iter().filter(|node| node.is_running()).find(|node| {
+        let address = format!("127.0.0.1:{}\"", node.ports[RPC].number());
+        named.iter().filter(|name| name.contains(&address)).count() >= majority
+    }))
+}
+
+/// Every port must be named, or several agents would want the same.
+fn ports_line(program: &Program, ports: &[Port; 4], wan: bool) -> String {
+    let [http, serf, rpc, other] = ports.each_ref().map(Port::number);
+    let wan = if wan { i32::from(other) } else { -1 };
+    // Older ones do not know this port and would not start.
+    let newer = program.version.is_some_and(|version| version >= (1, 14));
+    let newer = if newer { "grpc_tls = -1" } else { "" };
+    format!(
+        "ports {{\n  http = {http}\n  serf_lan = {serf}\n  server = {rpc}\n  serf_wan = {wan}\n  \
+         dns = -1\n  grpc = -1\n  https = -1\n  {newer}\n}}\n"
+    )
+}
+
+const SERF: usize = 1;
+const RPC: usize = 2;
+
+const COMMON: &str = "session_ttl_min = \"1s\"\n\
+    performance {\n  raft_multiplier = 1\n}\n\
+    disable_update_check = true\n";
+
+const SERVER: &str = "server = true\n\
+    bootstrap_expect = 3\n\
+    data_dir = \"data\"\n\
+    bind_addr = \"127.0.0.1\"\n\
+    client_addr = \"127.0.0.1\"\n\
+    retry_interval = \"200ms\"\n\
+    leave_on_terminate = false\n\
+    disable_host_node_id = true\n";

@@ -1,0 +1,81 @@
+//! etcd, one member or three.
+
+use std::io;
+
+use super::{Site, argv, ports};
+use crate::cluster::Cluster;
+use crate::error::Result;
+use crate::get::{self, Bundle};
+use crate::node::{Node, START_LONGEST};
+use crate::wire::http::{get as http_get, json_field, post};
+
+pub(super) fn start(site: &Site<'_>, count: usize) -> Result<Vec<Node>> {
+    let program = get::program(Bundle::Etcd)?;
+    let pairs = (0..count).map(|_| ports::<2>()).collect::<Result<Vec<_>>>()?;
+    let peers = pairs.iter().zip(1..);
+    let peers = peers.map(|([_, peer], i)| format!("n{i}=http://127.0.0.1:{}", peer.number()));
+    let peers = peers.collect::<Vec<_>>().join(",");
+    // 3.4 does not know the switch and would not start.
+    let unsafe_ok = program.version.is_none_or(|version| version >= (3, 5));
+    let mut nodes = Vec::new();
+    for ([client, peer], i) in pairs.into_iter().zip(1..) {
+        let name = format!("n{i}");
+        let client_url = format!("http://127.0.0.1:{}", client.number());
+        let peer_url = format!("http://127.0.0.1:{}", peer.number());
+        let mut options = vec!["--name", &name, "--data-dir", "data"];
+        options.extend(["--listen-client-urls", &client_url]);
+        options.extend(["--advertise-client-urls", &client_url]);
+        options.extend(["--listen-peer-urls", &peer_url]);
+        options.extend(["--initial-advertise-peer-urls", &peer_url]);
+        options.extend(["--initial-cluster", &peers, "--initial-cluster-state", "new"]);
+        options.extend(["--logger", "zap", "--log-level", "warn"]);
+        if site.options.durability.skips_sync() && unsafe_ok {
+            options.push("--unsafe-no-fsync");
+        }
+        let argv = argv(program.argv(None), &options);
+        nodes.push(site.node(&name, vec![client, peer], argv)?);
+    }
+    nodes.iter().try_for_each(|node| node.wait_answer(START_LONGEST))?;
+    Ok(nodes)
+}
+
+/// etcd's own question: a read that needs a majority.
+pub(super) fn ready(node: &Node) -> io::Result<()> {
+    let answer = http_get(node.port(), "/health")?;
+    match json_field(&answer, "health").as_deref() {
+        Some("true") => Ok(()),
+        _ => Err(io::Error::other(answer)),
+    }
+}
+
+/// The member that most members take for their leader.
+pub(super) fn leader(cluster: &Cluster) -> io::Result<Option<&Node>> {
+    let running = cluster.nodes().iter().filter(|node| node.is_running());
+    let states: Vec<_> = running.filter_map(|node| Some((node, status(node).ok()?))).collect();
+    if states.is_empty() {
+        return Err(io::Error::other("no member answers"));
+    }
+    let followers = |id: &str| states.iter().filter(|(_, state)| state.leader == id).count();
+    let majority = cluster.nodes().len() / 2 + 1;
+    let leader = states.iter().find(|(_, state)| followers(&state.member) >= majority);
+    Ok(leader.map(|&(node, _)| node))
+}
+
+pub(super) fn step_down(cluster: &Cluster, leader: &Node) -> io::Result<()> {
+    let others = cluster.nodes().iter().filter(|node| node.name() != leader.name());
+    let other = others.filter_map(|node| status(node).ok()).next();
+    let other = other.ok_or_else(|| io::Error::other("no other member answers"))?;
+    let body = format!("{{\"targetID\":\"{}\"}}", other.member);
+    post(leader.port(), "/v3/maintenance/transfer-leadership", &body).map(drop)
+}
+
+struct Status {
+    member: String,
+    leader: String,
+}
+
+fn status(node: &Node) -> io::Result<Status> {
+    let answer = post(node.port(), "/v3/maintenance/status", "{}")?;
+    let field = |name| json_field(&answer, name).ok_or_else(|| io::Error::other(answer.clone()));
+    Ok(Status { member: field("member_id")?, leader: field("leader")? })
+}

@@ -1,0 +1,96 @@
+//! MariaDB.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{Site, argv, ports};
+use crate::error::{Error, Result};
+use crate::get::{self, Bundle, Program};
+use crate::node::{Node, START_LONGEST};
+use crate::process::Launch;
+use crate::wire::mysql::Mysql;
+
+pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
+    let program = get::program(Bundle::Mariadb)?;
+    let share = share(&program)?;
+    let [port] = ports::<1>()?;
+    let folder = site.folder("n1")?;
+    site.folder("n1/data/mysql")?;
+    let base = base(&folder, &share);
+
+    let script = site.dir.join("bootstrap.sql");
+    let text = bootstrap(&share).map_err(|error| Error::missing("mariadb", error))?;
+    site.write(&script, &text)?;
+    let mut options: Vec<&str> = base.iter().map(String::as_str).collect();
+    options.extend(["--bootstrap", "--skip-log-bin"]);
+    options.extend(["--innodb-flush-log-at-trx-commit=0", "--skip-innodb-doublewrite"]);
+    let log = site.dir.join("bootstrap.log");
+    let mut launch = Launch::new(argv(program.argv(None), &options), &folder, log);
+    launch.stdin = Some(script);
+    launch.run(START_LONGEST).map_err(|reason| Error::failed("make a MariaDB", reason))?;
+
+    let number = format!("--port={}", port.number());
+    let mut options: Vec<&str> = base.iter().map(String::as_str).collect();
+    options.extend(["--bind-address=127.0.0.1", &number, "--pid-file=mariadb.pid"]);
+    // Relative to the data: the path of a socket has at most 107 bytes.
+    options.extend(["--socket=m.sock", "--skip-log-bin", "--skip-name-resolve"]);
+    options.extend(["--max-connections=200", "--performance-schema=0"]);
+    if site.options.durability.skips_sync() {
+        // 2 writes at each commit and leaves syncing to later; 0 would lose commits on kill -9.
+        options.extend(["--innodb-flush-log-at-trx-commit=2", "--skip-innodb-doublewrite"]);
+    }
+    let node = site.node("n1", vec![port], argv(program.argv(None), &options))?;
+    node.wait_answer(START_LONGEST)?;
+    Ok(vec![node])
+}
+
+pub(super) fn ready(node: &Node) -> io::Result<()> {
+    Mysql::connect(node.port())?.query("select 1").map(drop)
+}
+
+fn base(folder: &Path, share: &Path) -> Vec<String> {
+    let (folder, share) = (folder.display(), share.display());
+    let mut base = vec![
+        // Must be the first.
+        "--no-defaults".to_owned(),
+        format!("--datadir={folder}/data"),
+        format!("--lc-messages-dir={share}"),
+        format!("--character-sets-dir={share}/charsets"),
+        format!("--plugin-dir={folder}"),
+        "--innodb-buffer-pool-size=16M".to_owned(),
+        "--innodb-log-file-size=4M".to_owned(),
+        // io_uring is often forbidden in containers.
+        "--innodb-use-native-aio=0".to_owned(),
+    ];
+    if rustix::process::geteuid().is_root() {
+        base.push("--user=root".to_owned());
+    }
+    base
+}
+
+/// The folder with the messages and the SQL that makes the system tables.
+fn share(program: &Program) -> Result<PathBuf> {
+    let places = match &program.root {
+        Some(root) => vec![root.join("usr/share/mysql")],
+        None => ["/usr/share/mysql", "/usr/share/mariadb"].map(PathBuf::from).into(),
+    };
+    let found = places.into_iter().find(|place| place.join("mysql_system_tables.sql").is_file());
+    found.ok_or_else(|| Error::missing("mariadb", "no mysql_system_tables.sql beside the program"))
+}
+
+/// The system tables without help texts and the sys schema, which take most of the time; and
+/// root without a password. One statement per line where we write them.
+fn bootstrap(share: &Path) -> io::Result<String> {
+    let mut text = "use mysql;\nSET @auth_root_socket=NULL;\n".to_owned();
+    for name in [
+        "mysql_system_tables",
+        "mysql_performance_tables",
+        "mysql_system_tables_data",
+        "maria_add_gis_sp_bootstrap",
+    ] {
+        text.push_str(&fs::read_to_string(share.join(format!("{name}.sql")))?);
+    }
+    text.push_str("CREATE DATABASE IF NOT EXISTS test;\n");
+    Ok(text)
+}

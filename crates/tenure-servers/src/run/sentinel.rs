@@ -1,0 +1,135 @@
+//! Redis with a replica, watched by three sentinels.
+
+use std::io;
+
+use super::redis::{ready as server_ready, server, tell};
+use super::{Site, argv, ports};
+use crate::cluster::Cluster;
+use crate::error::Result;
+use crate::get;
+use crate::node::{Node, Role, START_LONGEST};
+use crate::wait::wait_until;
+use crate::wire::redis::Value;
+
+/// What the sentinels call the master they watch.
+pub(crate) const MASTER_NAME: &str = "mymaster";
+
+/// One master, one replica, three sentinels of which two must agree.
+pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
+    let program = get::program(site.options.flavor.bundle())?;
+    let master = server(site, &program, "master", &[])?;
+    master.wait_answer(START_LONGEST)?;
+    let of = format!("127.0.0.1 {}", master.port());
+    let replica = server(site, &program, "replica", &["--replicaof", &of])?;
+    replica.wait_answer(START_LONGEST)?;
+
+    let mut nodes = vec![master, replica];
+    for i in 1..=3 {
+        let name = format!("s{i}");
+        let [port] = ports::<1>()?;
+        let file = site.folder(&name)?.join("sentinel.conf");
+        site.write(&file, &configuration(port.number(), nodes[0].port()))?;
+        let file = file.display().to_string();
+        let argv = argv(program.argv(site.preload()), &[&file, "--sentinel"]);
+        let mut sentinel = site.node(&name, vec![port], argv)?;
+        sentinel.role = Role::Sentinel;
+        sentinel.wait_answer(START_LONGEST)?;
+        hurry(&sentinel).map_err(|error| site.failed(error))?;
+        nodes.push(sentinel);
+    }
+    Ok(nodes)
+}
+
+/// With all nodes up: the replica follows and every sentinel knows everybody. With some down:
+/// a majority of sentinels names a master that runs and is one.
+pub(super) fn ready(cluster: &Cluster, node: &Node) -> io::Result<()> {
+    let complete = cluster.nodes().iter().all(Node::is_running);
+    if node.role() == Role::Sentinel {
+        if complete {
+            hurry(node)?;
+        }
+        return match complete && !knows_everybody(node)? {
+            true => Err(io::Error::other("does not know the replica and the other sentinels yet")),
+            false => Ok(()),
+        };
+    }
+    server_ready(node)?;
+    let Some(leader) = leader(cluster)? else { return Err(io::Error::other("no master")) };
+    if role(leader)? != "master" {
+        return Err(io::Error::other("the one that the sentinels name is not a master yet"));
+    }
+    if complete && leader.name() != node.name() {
+        let info = tell(node, &["INFO", "replication"])?;
+        let follows = info.text().is_some_and(|text| text.contains("master_link_status:up"));
+        if !follows {
+            return Err(io::Error::other("does not follow the master yet"));
+        }
+    }
+    Ok(())
+}
+
+/// The member that most sentinels name, if it runs.
+pub(super) fn leader(cluster: &Cluster) -> io::Result<Option<&Node>> {
+    let sentinels = cluster.nodes().iter().filter(|node| node.role() == Role::Sentinel);
+    let named: Vec<u16> = sentinels.filter_map(|sentinel| named(sentinel).ok()).collect();
+    if named.is_empty() {
+        return Err(io::Error::other("no sentinel answers"));
+    }
+    let agreed = |node: &&Node| named.iter().filter(|&&port| port == node.port()).count() >= 2;
+    Ok(cluster.members().filter(|node| node.is_running()).find(agreed))
+}
+
+pub(super) fn step_down(cluster: &Cluster) -> io::Result<()> {
+    let sentinel = cluster.nodes().iter().rfind(|node| node.is_running());
+    let sentinel = sentinel.ok_or_else(|| io::Error::other("no sentinel runs"))?;
+    // It refuses while it still winds up an earlier one (INPROG), or has not asked the replica how
+    // it is since then (NOGOODSLAVE).
+    wait_until(START_LONGEST, || tell(sentinel, &["SENTINEL", "FAILOVER", MASTER_NAME])).map(drop)
+}
+
+fn named(sentinel: &Node) -> io::Result<u16> {
+    let answer = tell(sentinel, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME])?;
+    let Value::List(parts) = &answer else { return Err(io::Error::other("no master named")) };
+    let port = parts.get(1).and_then(Value::text).and_then(|port| port.parse().ok());
+    port.ok_or_else(|| io::Error::other(format!("{answer:?}")))
+}
+
+fn role(node: &Node) -> io::Result<String> {
+    match tell(node, &["ROLE"])? {
+        Value::List(parts) => Ok(parts.first().and_then(Value::text).unwrap_or_default().into()),
+        other => Err(io::Error::other(format!("{other:?}"))),
+    }
+}
+
+fn knows_everybody(sentinel: &Node) -> io::Result<bool> {
+    let answer = tell(sentinel, &["SENTINEL", "MASTER", MASTER_NAME])?;
+    let Value::List(parts) = answer else { return Ok(false) };
+    let has = |name: &str, value: &str| {
+        parts
+            .chunks_exact(2)
+            .any(|pair| pair[0].text() == Some(name) && pair[1].text() == Some(value))
+    };
+    Ok(has("num-slaves", "1") && has("num-other-sentinels", "2"))
+}
+
+/// Sentinels ask each other every 2 s and the servers every 10 s; shorter, so that they find each
+/// other and turn an old master into a replica in about a second. Not the ping period: a replica
+/// whose answers are older than five of those is not good enough to take over.
+fn hurry(sentinel: &Node) -> io::Result<()> {
+    let words = ["SENTINEL", "DEBUG", "info-period", "1000", "publish-period", "200"];
+    tell(sentinel, &words).map(drop)
+}
+
+/// A second without an answer makes a master dead: with half of that, a busy machine fails over
+/// by itself.
+fn configuration(port: u16, master: u16) -> String {
+    format!(
+        "port {port}\n\
+         bind 127.0.0.1\n\
+         dir .\n\
+         sentinel monitor {MASTER_NAME} 127.0.0.1 {master} 2\n\
+         sentinel down-after-milliseconds {MASTER_NAME} 1000\n\
+         sentinel failover-timeout {MASTER_NAME} 3000\n\
+         sentinel parallel-syncs {MASTER_NAME} 1\n"
+    )
+}

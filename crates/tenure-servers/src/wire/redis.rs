@@ -1,0 +1,101 @@
+//! Redis and Valkey: commands and their answers (RESP2).
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+
+use super::{connect, odd};
+
+/// A connection to a Redis or a Sentinel.
+#[derive(Debug)]
+pub struct Redis {
+    stream: BufReader<TcpStream>,
+}
+
+/// An answer.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Value {
+    /// `-ERR …`
+    Error(String),
+    /// `:1`
+    Int(i64),
+    /// `*2 …`
+    List(Vec<Value>),
+    /// Nothing there.
+    Nil,
+    /// `+OK` or a string.
+    Text(String),
+}
+
+impl Value {
+    /// The text, or nothing if it is something else.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+}
+
+impl Redis {
+    /// Connects to a port on loopback.
+    ///
+    /// # Errors
+    /// When nobody answers within two seconds.
+    pub fn connect(port: u16) -> io::Result<Self> {
+        Ok(Self { stream: BufReader::new(connect(port)?) })
+    }
+
+    /// Sends one command and reads its answer; an error of the server is a [`Value::Error`].
+    ///
+    /// # Errors
+    /// When the connection fails or the answer takes longer than two seconds.
+    pub fn command(&mut self, words: &[&str]) -> io::Result<Value> {
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        self.stream.get_mut().write_all(request.as_bytes())?;
+        self.value()
+    }
+
+    fn value(&mut self) -> io::Result<Value> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let line = line.trim_end();
+        let (kind, rest) = line.split_at_checked(1).ok_or_else(|| odd("an empty answer"))?;
+        let number = || rest.parse::<i64>().map_err(|_| odd(line));
+        Ok(match kind {
+            "+" => Value::Text(rest.to_owned()),
+            "-" => Value::Error(rest.to_owned()),
+            ":" => Value::Int(number()?),
+            "$" => match usize::try_from(number()?) {
+                Ok(length) => self.bulk(length)?,
+                Err(_) => Value::Nil,
+            },
+            "*" => match usize::try_from(number()?) {
+                Ok(length) => {
+                    Value::List((0..length).map(|_| self.value()).collect::<Result<_, _>>()?)
+                }
+                Err(_) => Value::Nil,
+            },
+            _ => return Err(odd(line)),
+        })
+    }
+
+    fn bulk(&mut self, length: usize) -> io::Result<Value> {
+        let mut bytes = vec![0; length + 2];
+        self.stream.read_exact(&mut bytes)?;
+        bytes.truncate(length);
+        Ok(Value::Text(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+}
+
+/// One command on a connection of its own.
+///
+/// # Errors
+/// As [`Redis::command`].
+pub fn ask(port: u16, words: &[&str]) -> io::Result<Value> {
+    Redis::connect(port)?.command(words)
+}

@@ -1,0 +1,22 @@
+//! Every topology does a lock's work, loses a member to `kill -9`, gets it back, and keeps its data
+//! as far as its durability promises.
+
+mod cases;
+mod suite;
+
+use libtest_mimic::{Arguments, run};
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // Starting servers is mostly waiting, but a machine should not run all of them at once.
+    arguments.test_threads.get_or_insert(3);
+    let trials = [
+        cases::redis::trials(),
+        cases::redis_many::trials(),
+        cases::etcd::trials(),
+        cases::zookeeper::trials(),
+        cases::consul::trials(),
+        cases::sql::trials(),
+    ];
+    run(&arguments, trials.into_iter().flatten().collect()).exit();
+}
