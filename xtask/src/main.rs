@@ -1,15 +1,35 @@
-//! What contributors and CI run.
+//! What contributors and CI run. `cargo xtask test` runs everything.
 
 mod servers;
+mod test;
+mod tidy;
 
 use std::process::ExitCode;
 
+const HELP: &str = "\
+Usage: cargo xtask COMMAND
+
+  test [--quick]      everything: format, lints, docs, unit, doc, conformance and CLI tests, each
+                      feature alone; --quick leaves out the builds of single features
+  tidy                what no lint sees: file headers, forbidden words, documents that name code
+  servers …           get, start, stop and list the real servers that tests use
+";
+
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    match arguments.next().as_deref() {
-        Some("servers") => servers::main(arguments.collect()),
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["test"] => test::run(test::Extent::Everything),
+        ["test", "--quick"] => test::run(test::Extent::Quick),
+        ["tidy"] => tidy::run(),
+        ["servers", ..] => servers::main(arguments.split_off(1)),
+
+        ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
         _ => {
-            eprintln!("usage: cargo xtask servers …");
+            eprint!("{HELP}");
             ExitCode::from(64)
         }
     }

@@ -1,11 +1,11 @@
-//! A layer that goes wrong on purpose: calls are slow, requests or answers get lost, hints do not come.
-//! It is written against the public trait, as anybody's layer would be.
+//! A layer that goes wrong on purpose: calls are slow, requests or answers get lost, hints do not
+//! come. It is written against the public trait, as anybody's layer would be.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tenure::backend::{Backend, Claim, Grant, Info, Scope};
+use tenure::backend::{Backend, Claim, Grant, Info, Scope, Wakeup};
 use tenure::{Attempt, Error, ErrorKind, FencingToken, Holding, Key, Result};
 
 /// What goes wrong.
@@ -109,7 +109,11 @@ impl<B: Backend> Faulty<B> {
 #[async_trait]
 impl<B: Backend> Backend for Faulty<B> {
     fn info(&self) -> Info {
-        self.inner.info()
+        let mut info = self.inner.info();
+        if !self.faults.hints {
+            info.wakeup = Wakeup::Poll;
+        }
+        info
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {

@@ -45,6 +45,10 @@ pub fn all() -> Vec<Fixture> {
             name: "redis-sentinel",
             start: || Box::pin(server(Topology::RedisSentinel, "replicas=1")),
         },
+        Fixture {
+            name: "redlock",
+            start: || Box::pin(server(Topology::Redis5, "nodes=durable&response=500ms")),
+        },
     ]
 }
 

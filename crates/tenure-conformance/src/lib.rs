@@ -1,8 +1,9 @@
-//! One suite for every backend and every layer: [`CASES`](cases::all) × [`FIXTURES`](fixtures::all).
+//! One suite for every backend and every layer: [`CASES`](cases::all) ×
+//! [`FIXTURES`](fixtures::all).
 //!
-//! A case is an `async fn(&Bench) -> anyhow::Result<()>` whose name is a sentence that can be false. It
-//! says what it needs, and runs against every fixture that has it. A fixture is one row in
-//! [`fixtures`]; a case is one row in its module. Nothing else is listed by hand.
+//! A case is an `async fn(&Bench) -> anyhow::Result<()>` whose name is a sentence that can be
+//! false. It says what it needs, and runs against every fixture that has it. A fixture is one row
+//! in [`fixtures`]; a case is one row in its module. Nothing else is listed by hand.
 #![allow(clippy::unwrap_used, reason = "the cases are tests")]
 
 pub mod bench;

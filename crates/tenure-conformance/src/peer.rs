@@ -1,5 +1,5 @@
-//! Another process that uses the library: the test program itself, started again. It is told what to
-//! do line by line, can be killed and stopped, and ends when the test does.
+//! Another process that uses the library: the test program itself, started again. It is told what
+//! to do line by line, can be killed and stopped, and ends when the test does.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -179,8 +179,8 @@ impl Role {
     }
 }
 
-/// Adds to a counter in a file, each time under the lock. The file also has the last token: every one
-/// has to be higher. Answers the longest wait in milliseconds.
+/// Adds to a counter in a file, each time under the lock. The file also has the last token: every
+/// one has to be higher. Answers the longest wait in milliseconds.
 fn race(client: &Client, rounds: u32, file: &Path, key: &str) -> Result<String> {
     let mut longest = Duration::ZERO;
     for _ in 0..rounds {

@@ -25,8 +25,8 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-/// All cases for one fixture. What it promises is known only when it runs, so a store is started here
-/// once, to ask it.
+/// All cases for one fixture. What it promises is known only when it runs, so a store is started
+/// here once, to ask it.
 fn trials(fixture: Fixture) -> Vec<Trial> {
     let probe = runtime().block_on(async { Bench::new((fixture.start)().await?).await });
     let bench = match probe {

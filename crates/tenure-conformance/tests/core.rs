@@ -103,6 +103,18 @@ async fn doubt_is_not_loss() {
     assert_eq!(count(|event| matches!(event, Event::Lost(_))), 0, "{events:?}");
 }
 
+/// Two seconds there and two back: the server's lease began in the middle, ours before.
+#[tokio::test(start_paused = true)]
+async fn a_lease_counts_from_before_the_request() {
+    let (client, _) = faulty(Faults { delay: Duration::from_secs(2), ..Faults::default() });
+    let guard = client.lock("k").acquire().await.unwrap();
+    let left = guard.check().unwrap();
+    assert!(left <= TTL - Duration::from_secs(4), "{left:?} left");
+    sleep(TTL / 2).await;
+    let left = guard.check().unwrap();
+    assert!(left <= TTL - Duration::from_secs(4), "{left:?} left after a renewal");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lock_is_renewed_every_third_of_its_ttl() {
     let (client, faults) = faulty(Faults { hints: false, ..Faults::default() });

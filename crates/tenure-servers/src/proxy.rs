@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::ports::Port;
@@ -150,11 +150,22 @@ impl Shared {
         self.settings.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Waits until this direction is open, or the link is torn.
-    fn wait_open(&self, direction: Direction, link: &Link) {
-        let held = |settings: &mut Settings| settings.held[direction as usize] && !link.is_torn();
-        let open = self.changed.wait_while(self.settings(), held);
-        drop(open);
+    /// Waits until what came then may go on in this direction, or the link is torn. Returns the rate
+    /// to send it with.
+    fn wait_due(&self, direction: Direction, came: Instant, link: &Link) -> Option<u32> {
+        let mut settings = self.settings();
+        while !link.is_torn() {
+            let left = (came + settings.delay).saturating_duration_since(Instant::now());
+            let limit = match settings.held[direction as usize] {
+                // Only a change ends this.
+                true => Duration::from_secs(3600),
+                false if left.is_zero() => break,
+                false => left,
+            };
+            let woken = self.changed.wait_timeout(settings, limit);
+            settings = woken.unwrap_or_else(|poison| poison.into_inner()).0;
+        }
+        settings.rate
     }
 
     /// Counts an answer; says whether it is the one to swallow.
@@ -167,10 +178,15 @@ impl Shared {
 
     fn reset(&self) {
         let mut links = self.links.lock().unwrap_or_else(|poison| poison.into_inner());
-        links.drain(..).filter_map(|link| link.upgrade()).for_each(|link| link.tear());
+        let open: Vec<_> = links.drain(..).filter_map(|link| link.upgrade()).collect();
         drop(links);
-        // A torn link is not held any more. The lock makes sure that nobody misses the call between
-        // looking and waiting.
+        open.iter().for_each(|link| self.tear(link));
+    }
+
+    /// Tears a link and wakes those of its threads that wait for their time.
+    fn tear(&self, link: &Link) {
+        link.tear();
+        // The lock makes sure that nobody misses the call between looking and waiting.
         drop(self.settings());
         self.changed.notify_all();
     }

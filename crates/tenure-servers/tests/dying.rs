@@ -21,7 +21,7 @@ use victim::{Death, Victim};
 fn main() {
     if let Ok(role) = std::env::var(ROLE) {
         return match role.as_str() {
-            "suite" => suite_of_one(),
+            "suite" => small_suite(),
             role => victim::play(role),
         };
     }
@@ -105,13 +105,14 @@ fn dropped() -> Result<Completion, Failed> {
     Ok(Completion::Completed)
 }
 
-/// What a suite looks like: one case that needs a Redis.
-fn suite_of_one() {
-    let case = trial(Topology::Redis, "works", Options::default(), |_| Ok(()));
-    run(&Arguments::default(), vec![case]).exit();
+/// What a suite looks like.
+fn small_suite() {
+    let case = |topology| trial(topology, "works", Options::default(), |_| Ok(()));
+    let arguments = Arguments { test_threads: Some(2), ..Arguments::default() };
+    run(&arguments, vec![case(Topology::Redis), case(Topology::Mariadb)]).exit();
 }
 
-/// Runs the suite of one with nothing fetched and nothing on PATH, and this mirror.
+/// Runs the small suite with nothing fetched and nothing on PATH, and this mirror.
 fn suite_with(mirror: &str, extra: &[(&str, &str)]) -> Result<(bool, String), Failed> {
     let empty = tempfile::tempdir()?;
     let output = Command::new(std::env::current_exe()?)
@@ -133,7 +134,9 @@ const NOWHERE: &str = "http://127.0.0.1:1/debian";
 fn offline() -> Done {
     let (ok, text) = suite_with(NOWHERE, &[])?;
     assert!(ok, "{text}");
-    assert!(text.contains("1 ignored"), "{text}");
+    assert!(text.contains("2 ignored"), "{text}");
+    assert_eq!(text.matches("asking the mirror").count(), 1, "both are in bookworm: {text}");
+    assert!(text.contains("ignored (could not get mariadb: "), "{text}");
     assert!(text.contains("ignored (could not get redis: "), "{text}");
     assert!(text.contains("127.0.0.1"), "the reason names the mirror: {text}");
     Ok(())

@@ -31,6 +31,7 @@ impl Bench {
                         sender.send(line.clone()).ok();
                         (&stream).write_all(format!("{line}\n").as_bytes()).ok();
                     }
+                    sender.send(GONE.into()).ok();
                 });
             }
         });
@@ -83,6 +84,9 @@ impl Client {
 }
 
 const LONG: Duration = Duration::from_secs(20);
+
+/// What the server notes when a client has gone.
+const GONE: &str = "gone";
 
 #[test]
 fn bytes_pass_both_ways_and_so_does_the_end() {
@@ -208,6 +212,40 @@ fn a_reset_ends_a_link_that_is_cut() {
     assert!(client.is_silent());
     bench.proxy.reset();
     assert!(client.is_reset());
+}
+
+#[test]
+fn a_reset_does_not_wait_for_a_delay() {
+    let bench = Bench::start();
+    let mut client = bench.client();
+    client.echo("one");
+    bench.proxy.delay(Duration::from_secs(3600));
+    client.send("under way");
+    assert!(client.is_silent());
+    bench.proxy.reset();
+    assert!(client.is_reset());
+}
+
+#[test]
+fn the_death_of_a_client_behind_a_cut_is_not_seen_until_it_is_healed() {
+    for rudely in [false, true] {
+        let bench = Bench::start();
+        let mut client = bench.client();
+        client.echo("one");
+        assert_eq!(bench.server_got(), "one");
+        if rudely {
+            // Who closes without having read what came says so with a reset.
+            client.send("unread");
+            assert_eq!(bench.server_got(), "unread");
+            client.stream.get_ref().peek(&mut [0]).unwrap();
+        }
+        bench.proxy.cut();
+        drop(client);
+        let seen = bench.got.recv_timeout(Duration::from_millis(200));
+        assert!(seen.is_err(), "the server saw through a cut link: {seen:?}");
+        bench.proxy.heal();
+        assert_eq!(bench.server_got(), GONE);
+    }
 }
 
 #[test]

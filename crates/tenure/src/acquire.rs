@@ -61,8 +61,14 @@ pub(crate) async fn acquire(user: Arc<User>, ask: Ask) -> Result<Attempt<Guard>>
     let caller = Caller { shared: shared.clone(), give_up: Some(give_up) };
     let mut asking: Pin<Box<dyn Future<Output = ()> + Send>> =
         Box::pin(Asking::new(shared.clone(), ask, reply, given_up).run());
-    // Where the tasks run on the caller's runtime, an ask that needs no waiting needs no task either.
-    let finished = shared.home.is_caller() && poll_once(&mut asking).await.is_ready();
+    // Where the tasks run on the caller's runtime, an ask that needs no waiting needs no task
+    // either.
+    let poll = |context: &mut Context<'_>| {
+        Poll::Ready(
+            shared.home.is_caller() && shared.home.poll_here(&mut asking, context).is_ready(),
+        )
+    };
+    let finished = std::future::poll_fn(poll).await;
     if !finished && !shared.home.spawn(asking) {
         return Err(closed());
     }
@@ -72,8 +78,8 @@ pub(crate) async fn acquire(user: Arc<User>, ask: Ask) -> Result<Attempt<Guard>>
     Ok(grip.map(|grip| Guard::new(Arc::new(grip), user)))
 }
 
-/// The caller's end. Dropped before the answer came, it tells the ask to give up, and `flush` to wait
-/// for that.
+/// The caller's end. Dropped before the answer came, it tells the ask to give up, and `flush` to
+/// wait for that.
 struct Caller {
     shared: Arc<Shared>,
     give_up: Option<oneshot::Sender<Pending>>,
@@ -337,8 +343,8 @@ impl Asking {
         }
     }
 
-    /// Gives the grant to the caller. If it is gone, the grant is given back, and a `flush` that waits
-    /// for the caller's pending waits for that.
+    /// Gives the grant to the caller. If it is gone, the grant is given back, and a `flush` that
+    /// waits for the caller's pending waits for that.
     fn hand_over(mut self, grip: Grip) {
         let Some(reply) = self.reply.take() else { return };
         if let Err(Ok(Attempt::Granted(grip))) = reply.send(Ok(Attempt::Granted(grip))) {
@@ -358,14 +364,6 @@ async fn hint(shared: &Shared, claim: &Claim) -> Option<Grant> {
         Ok(pushed) => pushed,
         Err(_panic) => std::future::pending().await,
     }
-}
-
-/// Polls a future once with the caller's own context.
-async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
-    std::future::poll_fn(|context: &mut Context<'_>| {
-        Poll::Ready(Pin::new(&mut *future).poll(context))
-    })
-    .await
 }
 
 fn closed() -> Error {

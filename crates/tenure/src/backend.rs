@@ -12,7 +12,8 @@ use crate::error::Result;
 use crate::key::Key;
 use crate::token::FencingToken;
 
-/// A lock server, as short as it can be said. [`Client`](crate::Client) makes everything else of it.
+/// A lock server, as short as it can be said. [`Client`](crate::Client) makes everything else of
+/// it.
 ///
 /// Three verbs decide, two are hints, two are for people. There are no default methods, so that a
 /// layer (a `Backend` that owns a `Backend`) cannot forget one; a new verb is a breaking release.
@@ -25,10 +26,11 @@ use crate::token::FencingToken;
 /// | `until_free` | subscribe, *then look*, then wait | hold anything | freely |
 /// | `until_lost` | return when the claim may be gone | be needed for safety | freely |
 ///
-/// In return the core makes the owner before the first byte is sent, asks again at least every third
-/// of the ttl while it waits, never asks faster than a floor after a hint, counts a lease from before
-/// the request that won or renewed it, and calls from one task of its own or the caller's runtime.
-/// A backend never reads the client's clock: durations travel, the server's time decides.
+/// In return the core makes the owner before the first byte is sent, asks again at least every
+/// third of the ttl while it waits, never asks faster than a floor after a hint, counts a lease
+/// from before the request that won or renewed it, and calls from one task of its own or the
+/// caller's runtime. A backend never reads the client's clock: durations travel, the server's time
+/// decides.
 ///
 /// # Examples
 ///
@@ -52,9 +54,13 @@ use crate::token::FencingToken;
 ///         if let Attempt::Granted(_) = attempt { self.1.fetch_add(1, Ordering::Relaxed); }
 ///         Ok(attempt)
 ///     }
-///     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> { self.0.renew(claims).await }
+///     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
+///         self.0.renew(claims).await
+///     }
 ///     async fn release(&self, claim: &Claim) -> Result<bool> { self.0.release(claim).await }
-///     async fn until_free(&self, claim: &Claim) -> Option<Grant> { self.0.until_free(claim).await }
+///     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
+///         self.0.until_free(claim).await
+///     }
 ///     async fn until_lost(&self, claim: &Claim) { self.0.until_lost(claim).await }
 ///     async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> { self.0.list(scope).await }
 ///     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
@@ -71,8 +77,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// What this server can promise.
     fn info(&self) -> Info;
 
-    /// Takes the key if it is free, and never waits. With `claim.waits`, a busy answer leaves a place
-    /// in the queue, which lives like a lock: it ends a ttl after the last ask.
+    /// Takes the key if it is free, and never waits. With `claim.waits`, a busy answer leaves a
+    /// place in the queue, which lives like a lock: it ends a ttl after the last ask.
     ///
     /// # Errors
     ///
@@ -94,8 +100,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// `Unavailable` and the like. That the claim is gone is not an error.
     async fn release(&self, claim: &Claim) -> Result<bool>;
 
-    /// A hint: returns when it is worth asking again. May fire early, or never. With a grant that the
-    /// server pushed it saves the ask: its ttl counts from the last *answered* ask of this claim.
+    /// A hint: returns when it is worth asking again. May fire early, or never. With a grant that
+    /// the server pushed it saves the ask: its ttl counts from the last *answered* ask of this
+    /// claim.
     async fn until_free(&self, claim: &Claim) -> Option<Grant>;
 
     /// A hint: returns when the claim may be gone. May fire early, or never.
@@ -168,8 +175,8 @@ pub struct Info {
     pub order: Order,
     /// How waiters learn that it is their turn.
     pub wakeup: Wakeup,
-    /// How far the lock reaches. What reaches only within this process lives on the caller's runtime
-    /// and its clock, so that tests with paused time work.
+    /// How far the lock reaches. What reaches only within this process lives on the caller's
+    /// runtime and its clock, so that tests with paused time work.
     pub reach: Reach,
     /// The shortest lease that the server keeps.
     pub min_ttl: Duration,
@@ -178,7 +185,8 @@ pub struct Info {
 }
 
 impl Info {
-    /// Strict tokens, first come first served, pushed wake-ups, many machines, any lease up to a day.
+    /// Strict tokens, first come first served, pushed wake-ups, many machines, any lease up to a
+    /// day.
     pub fn new(name: &'static str) -> Info {
         Info {
             name,

@@ -9,7 +9,7 @@
 //! use tenure::Attempt;
 //!
 //! let locks = tenure::blocking::connect("memory:")?;
-//! let Attempt::Granted(guard) = locks.lock("nightly-report").try_acquire()? else { return Ok(()) };
+//! let Attempt::Granted(guard) = locks.lock("nightly").try_acquire()? else { return Ok(()) };
 //! for _page in 1..=3 {
 //!     guard.check()?;
 //! }

@@ -193,8 +193,8 @@ impl Note {
         Note(Arc::new(Parts { name, host, pid: parts.pid, text }))
     }
 
-    /// The note as one line of text, for servers that store one value. Fields are separated by tabs;
-    /// a backslash escapes what would break that.
+    /// The note as one line of text, for servers that store one value. Fields are separated by
+    /// tabs; a backslash escapes what would break that.
     pub fn encode(&self) -> String {
         let pid = self.pid().to_string();
         [self.name(), self.host(), &pid, self.text()].map(escape).join("\t")
@@ -290,7 +290,8 @@ impl<T> Attempt<T> {
     ///
     /// # Errors
     ///
-    /// [`Busy`], which turns into an [`Error`](crate::Error) of kind [`Busy`](crate::ErrorKind::Busy).
+    /// [`Busy`], which turns into an [`Error`](crate::Error) of kind
+    /// [`Busy`](crate::ErrorKind::Busy).
     pub fn granted(self) -> Result<T, Busy> {
         match self {
             Attempt::Granted(granted) => Ok(granted),

@@ -11,8 +11,8 @@ use crate::key::Key;
 use crate::lock::Lock;
 use crate::shared::{Shared, User};
 
-/// The way to one server. Cheap to clone; all clones share connections and background work. When the
-/// last handle of it goes (clients, locks, guards), what was dropped is given back first.
+/// The way to one server. Cheap to clone; all clones share connections and background work. When
+/// the last handle of it goes (clients, locks, guards), what was dropped is given back first.
 ///
 /// # Examples
 ///
@@ -99,8 +99,8 @@ impl Client {
         async move { janitor.flush().await }
     }
 
-    /// Ends this client in good order: no new claims, holders may finish for as long as `grace`, then
-    /// everything is released, and only then does renewing stop.
+    /// Ends this client in good order: no new claims, holders may finish for as long as `grace`,
+    /// then everything is released, and only then does renewing stop.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! The clock that leases are measured on. It runs while the machine sleeps, which `Instant` does not.
+//! The clock that leases are measured on. It runs while the machine sleeps, which `Instant` does
+//! not.
 
 use std::time::Duration;
 

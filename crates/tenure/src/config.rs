@@ -103,7 +103,8 @@ impl Config {
         self
     }
 
-    /// Tells this function what happens. It is called on the client's own thread and must not block.
+    /// Tells this function what happens. It is called on the client's own thread and must not
+    /// block.
     pub fn observe(mut self, f: impl Fn(&Event) + Send + Sync + 'static) -> Config {
         self.observers.add(f);
         self

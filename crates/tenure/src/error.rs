@@ -179,7 +179,8 @@ impl From<Lost> for Error {
     }
 }
 
-/// A `Key` is made into a `Key` without error: lets [`Client::lock`](crate::Client::lock) take both.
+/// A `Key` is made into a `Key` without error: lets [`Client::lock`](crate::Client::lock) take
+/// both.
 impl From<std::convert::Infallible> for Error {
     fn from(never: std::convert::Infallible) -> Error {
         match never {}

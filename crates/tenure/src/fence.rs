@@ -1,9 +1,9 @@
 //! Fences: what the protected resource needs to refuse a stale holder.
 //!
-//! No lock is safe against a paused process: it wakes up, its lease is over, and it writes. Only the
-//! resource can refuse that write, by the token. Show the token at the first contact, before the
-//! first read, and again with the write: a fence that sees only writes lets a stale write in before
-//! the new holder's first.
+//! No lock is safe against a paused process: it wakes up, its lease is over, and it writes. Only
+//! the resource can refuse that write, by the token. Show the token at the first contact, before
+//! the first read, and again with the write: a fence that sees only writes lets a stale write in
+//! before the new holder's first.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

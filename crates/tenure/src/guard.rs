@@ -12,11 +12,11 @@ use crate::observe::Event;
 use crate::shared::{Shared, User};
 use crate::token::FencingToken;
 
-/// A held lock. It belongs to whoever has this value, moves between tasks and threads, and is renewed
-/// in the background until it is released or dropped.
+/// A held lock. It belongs to whoever has this value, moves between tasks and threads, and is
+/// renewed in the background until it is released or dropped.
 ///
-/// Dropping it releases the lock as well: the release is sent in the background and not awaited. Call
-/// [`release`](Guard::release) to wait for it and to learn whether the lock was still yours.
+/// Dropping it releases the lock as well: the release is sent in the background and not awaited.
+/// Call [`release`](Guard::release) to wait for it and to learn whether the lock was still yours.
 ///
 /// # Examples
 ///
@@ -84,8 +84,8 @@ impl Guard {
         self.lease().lost()
     }
 
-    /// Does the work for as long as the lock is held: dropped at its next await when the lock is lost.
-    /// See [`Lease::while_held`].
+    /// Does the work for as long as the lock is held: dropped at its next await when the lock is
+    /// lost. See [`Lease::while_held`].
     ///
     /// # Errors
     ///
@@ -103,7 +103,8 @@ impl Guard {
 
     /// Gives the lock back and waits until the server has confirmed it.
     ///
-    /// Of the guards of one [`Reentrant`](crate::Reentrant) handle only the last one frees the lock.
+    /// Of the guards of one [`Reentrant`](crate::Reentrant) handle only the last one frees the
+    /// lock.
     ///
     /// # Errors
     ///

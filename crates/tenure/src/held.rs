@@ -116,8 +116,8 @@ impl Held {
         Ok(())
     }
 
-    /// A renewal that was sent at that moment was confirmed. What was left of the old lease, or `None`
-    /// if the lock is already over.
+    /// A renewal that was sent at that moment was confirmed. What was left of the old lease, or
+    /// `None` if the lock is already over.
     pub(crate) fn extend(&self, sent: Moment, ttl: Duration) -> Option<Duration> {
         let mut state = self.state();
         if state.over.is_some() {

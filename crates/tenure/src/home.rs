@@ -1,11 +1,13 @@
-//! Where a client's own tasks run. A client over a server has a thread of its own: a blocked or ended
-//! runtime of the user then stops neither renewals nor the release of what was dropped.
+//! Where a client's own tasks run. A client over a server has a thread of its own: a blocked or
+//! ended runtime of the user then stops neither renewals nor the release of what was dropped.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::thread::ThreadId;
 
-use tokio::runtime::{Builder, EnterGuard, Handle};
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::Notify;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -41,15 +43,20 @@ impl Home {
         }
     }
 
-    /// Makes timers work in what is polled here, also where the caller has no runtime.
-    pub(crate) fn enter(&self) -> Option<EnterGuard<'_>> {
-        match self {
+    /// Polls once in the caller's own task. Timers work also where the caller has no runtime.
+    pub(crate) fn poll_here<F: Future + Unpin>(
+        &self,
+        future: &mut F,
+        context: &mut Context<'_>,
+    ) -> Poll<F::Output> {
+        let _timers = match self {
             Home::Caller(fallback) if Handle::try_current().is_err() => {
-                fallback_handle(fallback)?;
+                fallback_handle(fallback);
                 fallback.get().map(|thread| thread.handle.enter())
             }
             Home::Caller(_) | Home::Thread(_) => None,
-        }
+        };
+        Pin::new(future).poll(context)
     }
 
     /// Runs a task. `false` if there is no runtime and no thread could be started.

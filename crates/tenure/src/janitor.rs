@@ -1,10 +1,11 @@
-//! The one place that gives back: what guards release or drop, and what abandoned asks leave behind.
+//! The one place that gives back: what guards release or drop, and what abandoned asks leave
+//! behind.
 //!
 //! A release is repeated until it is answered or moot, also when nobody waits for it any more.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -97,12 +98,11 @@ impl Janitor {
     ) {
         let mut job: BoxFuture<'static, ()> =
             Box::pin(job(shared.clone(), claim, end, pending, reply));
-        // On the caller's own runtime a release that needs no waiting is done at once: a dropped guard
-        // of `memory:` has released when `drop` returns, whatever becomes of the runtime.
+        // On the caller's own runtime a release that needs no waiting is done at once: a dropped
+        // guard of `memory:` has released when `drop` returns, whatever becomes of the runtime.
         if shared.home.is_caller() {
-            let _timers = shared.home.enter();
             let mut context = Context::from_waker(Waker::noop());
-            if let Poll::Ready(()) = job.as_mut().poll(&mut context) {
+            if shared.home.poll_here(&mut job, &mut context).is_ready() {
                 return;
             }
         }
@@ -136,7 +136,8 @@ impl std::fmt::Debug for Desk {
     }
 }
 
-/// The janitor's task: works off what is on the desk, some at a time, and ends when nothing is left.
+/// The janitor's task: works off what is on the desk, some at a time, and ends when nothing is
+/// left.
 async fn run(running: Running) {
     let janitor = &running.0;
     let mut jobs = FuturesUnordered::new();

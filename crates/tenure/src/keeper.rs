@@ -1,7 +1,7 @@
 //! Keeps every held lock alive: one task per client, one timer queue, renewals in batches.
 //!
-//! Only the server's word or the end of the lease ends a lock here. A failed renewal is doubt: it is
-//! tried again until the lease ends.
+//! Only the server's word or the end of the lease ends a lock here. A failed renewal is doubt: it
+//! is tried again until the lease ends.
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
@@ -153,7 +153,8 @@ impl Book {
         Some(entry)
     }
 
-    /// Takes out what is due by `now`. If that includes a renewal, those that are due soon go along.
+    /// Takes out what is due by `now`. If that includes a renewal, those that are due soon go
+    /// along.
     fn work(&mut self, now: Moment) -> Work {
         let mut work = Work { over: vec![], renew: vec![], watch: vec![], next: Moment::NEVER };
         self.collect(now, now, &mut work);
@@ -324,7 +325,8 @@ async fn watch(shared: Arc<Shared>, held: Arc<Held>) -> u64 {
     held.claim.owner.number()
 }
 
-/// A hint came: ask the server, and watch again a little later, so that an eager hint is not a loop.
+/// A hint came: ask the server, and watch again a little later, so that an eager hint is not a
+/// loop.
 fn suspect(shared: &Shared, number: u64) {
     let now = shared.clock.now();
     shared.keeper.book().reschedule(number, |entry| {

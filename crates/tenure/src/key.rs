@@ -8,9 +8,9 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The name of a lock: 1 to 512 bytes of UTF-8 without control characters.
 ///
-/// Slashes have no meaning to tenure; `orders/42` is a name like any other. When part of a key comes
-/// from a user's input, put the fixed part first (`orders/{id}`): whatever the input holds, it cannot
-/// leave that prefix, nor the namespace of the server.
+/// Slashes have no meaning to tenure; `orders/42` is a name like any other. When part of a key
+/// comes from a user's input, put the fixed part first (`orders/{id}`): whatever the input holds,
+/// it cannot leave that prefix, nor the namespace of the server.
 ///
 /// Refused as control characters are also the line and paragraph separators and the marks that turn
 /// the direction of text: they do to a terminal or a log what control characters do.
@@ -118,8 +118,10 @@ impl std::str::FromStr for Key {
 
 /// Whether a character could act on a terminal or a log instead of being shown.
 pub(crate) fn acts_on_a_terminal(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2066}'..='\u{2069}');
+    // Line and paragraph separators, and the older marks of direction.
+    let breaks = matches!(c, '\u{2028}'..='\u{202e}');
+    c.is_control() || turns || breaks
 }
 
 fn check(name: &str) -> Result<()> {

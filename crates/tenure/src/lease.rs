@@ -70,10 +70,12 @@ impl Lease {
         async move { held.lost().await }
     }
 
-    /// Does the work for as long as the lock is held: dropped at its next await when the lock is lost.
+    /// Does the work for as long as the lock is held: dropped at its next await when the lock is
+    /// lost.
     ///
-    /// The clock is read before every poll of the work and once after it ended, so that a process that
-    /// was stopped past its lease does not run on for even one step. It cannot stop code that blocks.
+    /// The clock is read before every poll of the work and once after it ended, so that a process
+    /// that was stopped past its lease does not run on for even one step. It cannot stop code that
+    /// blocks.
     ///
     /// # Errors
     ///

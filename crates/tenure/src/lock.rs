@@ -61,8 +61,8 @@ impl Lock {
         Lock { client, key, settings }
     }
 
-    /// How long the server keeps the lock without hearing from us: 30 s unless set. Shorter frees the
-    /// lock of a crashed holder sooner, longer bears longer outages. Does not turn renewal off.
+    /// How long the server keeps the lock without hearing from us: 30 s unless set. Shorter frees
+    /// the lock of a crashed holder sooner, longer bears longer outages. Does not turn renewal off.
     pub fn ttl(mut self, ttl: Duration) -> Lock {
         self.settings.ttl = ttl;
         self
@@ -80,8 +80,8 @@ impl Lock {
         self
     }
 
-    /// The longest that the lock may be held; then it is lost with reason `MaxHold`. Bounds work that
-    /// hangs while its process lives.
+    /// The longest that the lock may be held; then it is lost with reason `MaxHold`. Bounds work
+    /// that hangs while its process lives.
     pub fn max_hold(mut self, limit: Duration) -> Lock {
         self.settings.max_hold = Some(limit);
         self
@@ -105,13 +105,13 @@ impl Lock {
     /// # Errors
     ///
     /// After any error nothing is held, or it is being withdrawn, or it ends within the ttl.
-    /// `Unavailable` if the server did not answer for as long as `outage`; `Invalid` for a wrong key or
-    /// setting; `Denied`, `Unsupported`, `Closed`.
+    /// `Unavailable` if the server did not answer for as long as `outage`; `Invalid` for a wrong
+    /// key or setting; `Denied`, `Unsupported`, `Closed`.
     ///
     /// # Cancel safety
     ///
-    /// **Cancel safe, with a cost.** Dropping the future gives up the place in the queue and withdraws
-    /// the claim in the background; a grant that was already on its way is given back.
+    /// **Cancel safe, with a cost.** Dropping the future gives up the place in the queue and
+    /// withdraws the claim in the background; a grant that was already on its way is given back.
     /// [`Client::flush`] waits for it.
     pub fn acquire(&self) -> impl Future<Output = Result<Guard>> + Send + use<> {
         let attempt = self.ask(Patience::Forever);
@@ -161,8 +161,8 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// **Cancel safe, with a cost.** Dropping the future drops the work and releases the lock in the
-    /// background.
+    /// **Cancel safe, with a cost.** Dropping the future drops the work and releases the lock in
+    /// the background.
     pub fn run<F, W>(&self, work: F) -> impl Future<Output = Result<W::Output>> + use<F, W>
     where
         F: FnOnce(Lease) -> W,
@@ -208,8 +208,8 @@ impl Lock {
         }
     }
 
-    /// A hint: returns when the lock is free, without taking it. By the time you read this, somebody
-    /// else may have it.
+    /// A hint: returns when the lock is free, without taking it. By the time you read this,
+    /// somebody else may have it.
     ///
     /// # Errors
     ///
@@ -237,8 +237,9 @@ impl Lock {
         }
     }
 
-    /// Force-releases exactly the grant with this token. `true` if it was there. Its holder learns it,
-    /// and the next token is higher: a resource with a fence refuses what the old holder still sends.
+    /// Force-releases exactly the grant with this token. `true` if it was there. Its holder learns
+    /// it, and the next token is higher: a resource with a fence refuses what the old holder still
+    /// sends.
     ///
     /// # Errors
     ///
@@ -275,7 +276,7 @@ impl Lock {
         if settings.renews && (every.is_zero() || every >= settings.ttl) {
             let (every, ttl) = (every.as_millis(), settings.ttl.as_millis());
             let message = format!(
-                "renewing every {every} ms cannot keep a lease of {ttl} ms; choose a shorter interval"
+                "renewing every {every} ms cannot keep a lease of {ttl} ms; renew more often"
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }

@@ -1,4 +1,5 @@
-//! What happens inside, told to whoever wants to know: metrics, traces, histories and `top` feed on it.
+//! What happens inside, told to whoever wants to know: metrics, traces, histories and `top` feed on
+//! it.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +11,8 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::token::FencingToken;
 
-/// Something that happened to a claim. Told by the core, on its own thread: an observer must not block.
+/// Something that happened to a claim. Told by the core, on its own thread: an observer must not
+/// block.
 ///
 /// # Examples
 ///

@@ -1,13 +1,13 @@
-//! The URL: one parser for all backends. A backend takes each option by name and type and then calls
-//! `finish`, which refuses what is left and lists what is known.
+//! The URL: one parser for all backends. A backend takes each option by name and type and then
+//! calls `finish`, which refuses what is left and lists what is known.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A parsed URL, `scheme://user:password@hosts/path?option=value`, from which a backend takes what it
-/// understands. `Debug` shows scheme and hosts only.
+/// A parsed URL, `scheme://user:password@hosts/path?option=value`, from which a backend takes what
+/// it understands. `Debug` shows scheme and hosts only.
 #[derive(Clone)]
 pub struct Options {
     scheme: String,

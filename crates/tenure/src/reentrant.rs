@@ -8,8 +8,9 @@ use crate::error::Result;
 use crate::guard::{Grip, Guard};
 use crate::lock::Lock;
 
-/// A handle through which one call chain can take a lock again while it has it: that succeeds at once,
-/// keeps the token, and counts on the client; the server sees one holder, and the last release frees.
+/// A handle through which one call chain can take a lock again while it has it: that succeeds at
+/// once, keeps the token, and counts on the client; the server sees one holder, and the last
+/// release frees.
 ///
 /// It is not `Clone` and its verbs take `&mut self`, so that two tasks cannot enter together.
 ///
@@ -89,8 +90,8 @@ impl Reentrant {
         Ok(attempt.map(|guard| self.remember(guard)))
     }
 
-    /// Another guard of what an outer one holds. Looks at the lease first: an outer guard whose lock is
-    /// gone must not let anybody in.
+    /// Another guard of what an outer one holds. Looks at the lease first: an outer guard whose
+    /// lock is gone must not let anybody in.
     fn again(&self) -> Result<Option<Guard>> {
         let Some(grip) = self.held.upgrade() else { return Ok(None) };
         let guard = Guard::new(grip, self.lock.client().user().clone());

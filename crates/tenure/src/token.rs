@@ -9,8 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// A number that grows with every grant of a key: across release, crash, expiry and eviction.
 ///
 /// Hand it to the resource that the lock protects and let the resource refuse a smaller one than it
-/// has seen: then a holder that was paused past its lease cannot do harm. See [`fence`](crate::fence).
-/// It lies in `1..=i64::MAX`, so that it fits a `BIGINT` column.
+/// has seen: then a holder that was paused past its lease cannot do harm. See
+/// [`fence`](crate::fence). It lies in `1..=i64::MAX`, so that it fits a `BIGINT` column.
 ///
 /// # Examples
 ///

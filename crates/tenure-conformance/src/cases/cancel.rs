@@ -36,7 +36,8 @@ async fn poll_and_drop<T>(polls: usize, future: impl Future<Output = T>) -> bool
     false
 }
 
-/// Drops what `start` makes after 0, 1, 2 … polls, until it completes; each time nothing may be left.
+/// Drops what `start` makes after 0, 1, 2 … polls, until it completes; each time nothing may be
+/// left.
 async fn drop_at_every_await<T, F>(bench: &Bench, start: impl Fn(&Lock) -> F) -> Result<()>
 where
     F: Future<Output = T>,

@@ -15,6 +15,7 @@ cases! { "client":
     the_last_handle_gives_back_what_was_dropped,
     a_bad_setting_is_reported_by_the_first_verb,
     a_hundred_locks_are_kept_alive,
+    any_executor_will_do,
 }
 
 async fn shutdown_releases_everything(bench: &Bench) -> Result<()> {
@@ -99,4 +100,40 @@ async fn a_hundred_locks_are_kept_alive(bench: &Bench) -> Result<()> {
         guard.release().await?;
     }
     Ok(())
+}
+
+/// A thread that knows nothing of tokio polls the futures.
+async fn any_executor_will_do(bench: &Bench) -> Result<()> {
+    let client = bench.client().await?;
+    let lock = client.lock(bench.key("k"));
+    let thread = std::thread::spawn(move || -> Result<()> {
+        let guard = poll_to_end(lock.acquire())?;
+        poll_to_end(guard.while_held(async {}))?;
+        ensure!(poll_to_end(lock.holding())?.is_some());
+        poll_to_end(guard.release())?;
+        drop(poll_to_end(lock.acquire())?);
+        poll_to_end(client.flush());
+        ensure!(poll_to_end(lock.holding())?.is_none());
+        Ok(())
+    });
+    tokio::task::spawn_blocking(move || thread.join().expect("no panic")).await?
+}
+
+/// The smallest executor: parks until it is woken.
+fn poll_to_end<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let mut future = std::pin::pin!(future);
+    let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    loop {
+        if let std::task::Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        std::thread::park();
+    }
 }

@@ -79,7 +79,8 @@ async fn a_stopped_holder_knows_it_before_any_io_and_is_fenced_out(bench: &Bench
     Ok(())
 }
 
-/// `main` returns with a guard in its hands: the lock must not have to expire (its ttl is a minute).
+/// `main` returns with a guard in its hands: the lock must not have to expire (its ttl is a
+/// minute).
 async fn a_guard_dropped_at_the_end_of_a_process_is_released(bench: &Bench) -> Result<()> {
     let client = bench.client().await?;
     for round in 0..5 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tenure::backend::Owner;
+use tenure::backend::{Owner, Reach};
 use tenure::{Attempt, ErrorKind, LostReason};
 
 use super::cases;
@@ -17,6 +17,7 @@ cases! { "renewal":
     renew_does_not_revive_what_was_released,
     renew_answers_each_claim_in_order,
     renew_does_not_extend_a_place_in_the_queue_into_a_lock,
+    a_blocked_runtime_does_not_stop_renewals if |bench| bench.info().reach != Reach::Process,
 }
 
 async fn a_held_lock_outlives_its_ttl(bench: &Bench) -> Result<()> {
@@ -114,4 +115,22 @@ async fn renew_does_not_extend_a_place_in_the_queue_into_a_lock(bench: &Bench) -
     ensure!(backend.release(&holder).await?, "the holder was still the holder");
     backend.release(&waiter).await?;
     Ok(())
+}
+
+/// The user's only thread computes for two leases; the client's own thread goes on renewing.
+async fn a_blocked_runtime_does_not_stop_renewals(bench: &Bench) -> Result<()> {
+    let (client, other) = (bench.client().await?, bench.client().await?);
+    let (ttl, lock) = (bench.short_ttl(), client.lock(bench.key("k")));
+    let work = move || -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let guard = take(&lock.ttl(ttl)).await?;
+            std::thread::sleep(ttl * 2);
+            guard.check()?;
+            expect_busy(&other.lock(guard.key())).await?;
+            guard.release().await?;
+            Ok(())
+        })
+    };
+    tokio::task::spawn_blocking(work).await?
 }

@@ -12,7 +12,7 @@ use crate::bench::{Bench, soon, take};
 cases! { "tokens":
     a_token_grows_with_every_grant,
     a_token_grows_across_expiry,
-    a_token_does_not_go_back_when_the_store_is_opened_again if |bench| bench.info().fencing == Fencing::Strict,
+    a_token_survives_reopening if |bench| bench.info().fencing == Fencing::Strict,
     asking_twice_is_asking_once,
     asking_again_after_a_withdrawal_is_a_new_grant,
 }
@@ -45,7 +45,7 @@ async fn a_token_grows_across_expiry(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-async fn a_token_does_not_go_back_when_the_store_is_opened_again(bench: &Bench) -> Result<()> {
+async fn a_token_survives_reopening(bench: &Bench) -> Result<()> {
     let mut last: Option<FencingToken> = None;
     for _ in 0..3 {
         let client = bench.client().await?;

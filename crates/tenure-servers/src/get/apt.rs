@@ -2,8 +2,10 @@
 //! and the machine's own apt is not touched. apt checks the signatures of the indexes and the hash
 //! of every package.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::bundle::{Bundle, lock_file, megabytes, say};
@@ -68,6 +70,20 @@ impl Apt {
     }
 
     fn update_if_older(&self, limit: Duration) -> Result<(), String> {
+        // A failure is remembered: without a network each server would wait for the same time-out.
+        static FAILED: Mutex<BTreeMap<&str, String>> = Mutex::new(BTreeMap::new());
+
+        let suite = deb::suite(self.bundle);
+        let mut failed = FAILED.lock().unwrap_or_else(|poison| poison.into_inner());
+        if let Some(reason) = failed.get(suite) {
+            return Err(reason.clone());
+        }
+        self.update(limit).inspect_err(|reason| {
+            failed.insert(suite, reason.clone());
+        })
+    }
+
+    fn update(&self, limit: Duration) -> Result<(), String> {
         let asked = SystemTime::now();
         let _turn = turn(&self.home)?;
         let stamp = self.home.join("updated");

@@ -90,7 +90,10 @@ pub(crate) fn fetch(bundle: Bundle) -> Result<PathBuf> {
     if let Some(error) = failed.get(&bundle) {
         return Err(error.clone());
     }
-    make(bundle, &root).map_err(|reason| {
+    make(bundle, &root).map_err(|mut reason| {
+        if bundle == Bundle::Consul {
+            reason.push_str("; only Debian bullseye has it, but any consul on PATH will do");
+        }
         let error = Error::missing(bundle.name(), reason);
         failed.insert(bundle, error.clone());
         error

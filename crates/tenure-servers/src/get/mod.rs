@@ -23,7 +23,7 @@ pub(crate) struct Program {
     /// What is executed.
     path: PathBuf,
     /// The unpacked bundle around it; none for a program of the host.
-    pub(crate) root: Option<PathBuf>,
+    root: Option<PathBuf>,
     /// What a program of the host says of itself; a bundle's is known.
     pub(crate) version: Option<(u32, u32)>,
 }
@@ -44,6 +44,12 @@ impl Program {
                 None => vec![self.path.clone().into()],
             },
         }
+    }
+
+    /// The folder above its `bin` or `sbin`, which also has `share`.
+    pub(crate) fn prefix(&self) -> PathBuf {
+        let real = std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        real.ancestors().nth(2).unwrap_or(&real).to_owned()
     }
 
     /// Another program of the same origin, in the same folder.

@@ -73,53 +73,67 @@ pub(super) fn run(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
     });
 }
 
-/// Bytes, and when they came; none at the end of the stream.
-type Chunk = (Vec<u8>, Instant);
+/// What came, and when.
+type Event = (News, Instant);
 
-fn read(link: &Link, direction: Direction, sender: &SyncSender<Chunk>, shared: &Shared) {
+enum News {
+    Bytes(Vec<u8>),
+    /// The sender has said all it had to say.
+    End,
+    /// The sender is gone. On a cut link this is news that does not arrive either.
+    Reset,
+}
+
+fn read(link: &Link, direction: Direction, sender: &SyncSender<Event>, shared: &Shared) {
     let (mut from, _) = link.ends(direction);
     let mut buffer = vec![0; CHUNK];
     loop {
-        let length = match from.read(&mut buffer) {
-            Ok(length) => length,
+        let news = match from.read(&mut buffer) {
+            Ok(0) => News::End,
+            Ok(length) => News::Bytes(buffer[..length].to_vec()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            // A reset on one side is a reset on the other.
-            Err(_) => return link.tear(),
+            Err(_) => News::Reset,
         };
         if link.is_torn() {
             return;
         }
-        let asked = &link.asked;
-        match direction {
-            Direction::ToServer => asked.store(asked.load(SeqCst) || length > 0, SeqCst),
-            Direction::ToClient if length > 0 && asked.swap(false, SeqCst) && shared.swallows() => {
-                return link.tear();
-            }
-            Direction::ToClient => {}
+        let goes_on = matches!(news, News::Bytes(_));
+        if goes_on && is_swallowed(link, direction, shared) {
+            return shared.tear(link);
         }
-        let sent = sender.send((buffer[..length].to_vec(), Instant::now()));
-        if length == 0 || sent.is_err() {
+        if sender.send((news, Instant::now())).is_err() || !goes_on {
             return;
         }
     }
 }
 
-fn write(link: &Link, direction: Direction, receiver: &Receiver<Chunk>, shared: &Shared) {
+/// Notes questions and counts answers.
+fn is_swallowed(link: &Link, direction: Direction, shared: &Shared) -> bool {
+    match direction {
+        Direction::ToServer => {
+            link.asked.store(true, SeqCst);
+            false
+        }
+        Direction::ToClient => link.asked.swap(false, SeqCst) && shared.swallows(),
+    }
+}
+
+fn write(link: &Link, direction: Direction, receiver: &Receiver<Event>, shared: &Shared) {
     let (_, to) = link.ends(direction);
-    for (bytes, came) in receiver {
-        let (delay, rate) = {
-            let settings = shared.settings();
-            (settings.delay, settings.rate)
+    for (news, came) in receiver {
+        let rate = shared.wait_due(direction, came, link);
+        if link.is_torn() {
+            return;
+        }
+        let done = match (news, rate) {
+            (News::Bytes(bytes), None) => write_all(link, to, &bytes),
+            (News::Bytes(bytes), Some(rate)) => write_slowly(link, to, &bytes, rate),
+            (News::End, _) => to.shutdown(Shutdown::Write),
+            (News::Reset, _) => return shared.tear(link),
         };
-        thread::sleep((came + delay).saturating_duration_since(Instant::now()));
-        shared.wait_open(direction, link);
-        let done = match (bytes.is_empty(), rate) {
-            (true, _) => to.shutdown(Shutdown::Write),
-            (false, None) => write_all(link, to, &bytes),
-            (false, Some(rate)) => write_slowly(link, to, &bytes, rate),
-        };
-        if done.is_err() || link.is_torn() {
-            return link.tear();
+        if done.is_err() {
+            // Whoever reads from that side finds out too, and tells the other side in due time.
+            return;
         }
     }
 }

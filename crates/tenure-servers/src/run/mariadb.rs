@@ -71,12 +71,10 @@ fn base(folder: &Path, share: &Path) -> Vec<String> {
 
 /// The folder with the messages and the SQL that makes the system tables.
 fn share(program: &Program) -> Result<PathBuf> {
-    let places = match &program.root {
-        Some(root) => vec![root.join("usr/share/mysql")],
-        None => ["/usr/share/mysql", "/usr/share/mariadb"].map(PathBuf::from).into(),
-    };
+    let prefix = program.prefix();
+    let places = ["share/mysql", "share/mariadb", "share"].map(|place| prefix.join(place));
     let found = places.into_iter().find(|place| place.join("mysql_system_tables.sql").is_file());
-    found.ok_or_else(|| Error::missing("mariadb", "no mysql_system_tables.sql beside the program"))
+    found.ok_or_else(|| Error::missing("mariadb", "no mysql_system_tables.sql for the program"))
 }
 
 /// The system tables without help texts and the sys schema, which take most of the time; and

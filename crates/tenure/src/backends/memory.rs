@@ -1,7 +1,7 @@
 //! Locks inside one process: for tests, and the model that the other backends are compared with.
 //!
-//! Everything is decided under one mutex that is never held across an await. Time is tokio's, so that
-//! tests with paused time work.
+//! Everything is decided under one mutex that is never held across an await. Time is tokio's, so
+//! that tests with paused time work.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -173,8 +173,8 @@ enum Look {
 }
 
 impl Store {
-    /// Drops what has expired and hands a free lock to the first living waiter. Afterwards a lock is
-    /// in the table only if it is held.
+    /// Drops what has expired and hands a free lock to the first living waiter. Afterwards a lock
+    /// is in the table only if it is held.
     fn settle(&mut self, key: &Key, now: Instant) {
         let Some(lock) = self.locks.get_mut(key) else { return };
         if lock.holder.as_ref().is_some_and(|holder| holder.expires > now) {

@@ -11,8 +11,8 @@ use crate::error::{ErrorKind, Result};
 use crate::key::Key;
 use crate::token::FencingToken;
 
-/// Repeats a call that ended `Unavailable`, a few times and with a pause. The core itself repeats what
-/// it waits for; this gives `try_acquire`, `list` and `evict` more than one chance as well.
+/// Repeats a call that ended `Unavailable`, a few times and with a pause. The core itself repeats
+/// what it waits for; this gives `try_acquire`, `list` and `evict` more than one chance as well.
 ///
 /// Renewals are not repeated here: the keeper does that, with an eye on the lease.
 ///

@@ -57,22 +57,22 @@ pub(super) fn taken(answer: &Value) -> Result<Taken> {
 
 /// One whose owner id and note `show` tells.
 #[derive(Clone, Debug)]
-pub(super) struct Queued {
-    pub(super) owner: String,
-    pub(super) waiter: Waiter,
+pub(in crate::backends) struct Queued {
+    pub(in crate::backends) owner: String,
+    pub(in crate::backends) waiter: Waiter,
 }
 
 /// What `show` answers about a held lock.
 #[derive(Clone, Debug)]
-pub(super) struct Shown {
+pub(in crate::backends) struct Shown {
     /// What stands in the lock itself.
-    pub(super) owner: String,
-    pub(super) holder: Holder,
-    pub(super) queue: Vec<Queued>,
+    pub(in crate::backends) owner: String,
+    pub(in crate::backends) holder: Holder,
+    pub(in crate::backends) queue: Vec<Queued>,
 }
 
 impl Shown {
-    pub(super) fn holding(self, key: Key) -> Holding {
+    pub(in crate::backends) fn holding(self, key: Key) -> Holding {
         let mut holding = Holding::new(key, self.holder);
         holding.waiters = self.queue.into_iter().map(|queued| queued.waiter).collect();
         holding

@@ -8,6 +8,7 @@ mod answer;
 mod cluster;
 mod dial;
 mod names;
+mod node;
 mod people;
 mod post;
 mod script;
@@ -26,8 +27,10 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use redis::{RedisError, Value};
 
+pub(super) use self::answer::Shown;
 use self::answer::{Refusal, Taken};
 use self::names::Names;
+pub(super) use self::node::nodes;
 use self::post::{Post, Waiting};
 use self::script::{Argument, Call, Scripts, Source};
 use self::servers::Servers;

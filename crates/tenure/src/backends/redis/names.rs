@@ -94,27 +94,44 @@ fn number_in(slot: u16) -> u32 {
 static NUMBERS: LazyLock<Vec<u32>> = LazyLock::new(|| {
     let mut numbers = vec![u32::MAX; usize::from(SLOTS)];
     let mut missing = SLOTS;
-    let mut number = 0;
+    // The sum of a number is that of its leading digits and one digit more.
+    let mut sums: Vec<u16> = Vec::new();
     while missing > 0 {
-        let slot = usize::from(crc16(number.to_string().as_bytes()) % SLOTS);
-        if numbers[slot] == u32::MAX {
-            numbers[slot] = number;
+        let number = sums.len();
+        let leading = if number < 10 { 0 } else { sums[number / 10] };
+        let sum = crc16_step(leading, b'0' + (number % 10) as u8);
+        sums.push(sum);
+        let slot = &mut numbers[usize::from(sum % SLOTS)];
+        if *slot == u32::MAX {
+            *slot = number as u32;
             missing -= 1;
         }
-        number += 1;
     }
     numbers
 });
 
 /// CRC-16/XMODEM, as Redis Cluster computes slots.
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| {
-        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| match crc & 0x8000 {
-            0 => crc << 1,
-            _ => (crc << 1) ^ 0x1021,
-        })
-    })
+    bytes.iter().fold(0, |crc, byte| crc16_step(crc, *byte))
 }
+
+fn crc16_step(crc: u16, byte: u8) -> u16 {
+    (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)]
+}
+
+const CRC16: [u16; 256] = {
+    let (mut table, mut byte) = ([0; 256], 0);
+    while byte < 256 {
+        let (mut crc, mut bit) = ((byte as u16) << 8, 0);
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
 
 const SLOTS: u16 = 16384;
 
@@ -154,6 +171,13 @@ mod tests {
         assert_eq!(slot("123456789"), 0x31c3);
         assert_eq!(slot("{user1000}.following"), slot("{user1000}.followers"));
         assert_eq!(slot("foo{{bar}}zap"), slot("{bar"));
+    }
+
+    #[test]
+    fn the_number_of_a_slot_lies_in_it() {
+        for slot in 0..SLOTS {
+            assert_eq!(super::slot(&number_in(slot).to_string()), slot);
+        }
     }
 
     #[test]

@@ -1,0 +1,104 @@
+//! Subjects that take turns, and the table of what they took.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde_json::json;
+
+/// What is measured: does its thing once.
+pub(crate) type Turn<'a> = Box<dyn FnMut() -> Result<()> + 'a>;
+
+/// How long each subject took, each time.
+#[derive(Default)]
+pub(crate) struct Comparison {
+    rows: Vec<Row>,
+}
+
+struct Row {
+    name: &'static str,
+    times: Vec<Duration>,
+}
+
+impl Comparison {
+    /// Lets every subject have its turn, `rounds` times. A turn may do its thing `repeat` times, for
+    /// what is too short to be timed alone.
+    pub(crate) fn run(
+        rounds: usize,
+        repeat: u32,
+        mut subjects: Vec<(&'static str, Turn<'_>)>,
+    ) -> Result<Comparison> {
+        let mut rows: Vec<_> =
+            subjects.iter().map(|(name, _)| Row { name, times: Vec::new() }).collect();
+        // The first turns warm caches and open files; they do not count.
+        for round in 0..rounds + rounds.div_ceil(10) {
+            for ((_, turn), row) in subjects.iter_mut().zip(&mut rows) {
+                let start = Instant::now();
+                for _ in 0..repeat {
+                    turn()?;
+                }
+                if round >= rounds.div_ceil(10) {
+                    row.times.push(start.elapsed() / repeat);
+                }
+            }
+        }
+        rows.iter_mut().for_each(|row| row.times.sort_unstable());
+        Ok(Comparison { rows })
+    }
+
+    pub(crate) fn to_json(&self, scenario: &str) -> String {
+        let rows: Vec<_> = self
+            .rows
+            .iter()
+            .map(|row| {
+                json!({
+                    "subject": row.name, "rounds": row.times.len(), "ratio": self.ratio(row),
+                    "p50_us": row.micros(50), "p90_us": row.micros(90), "p99_us": row.micros(99),
+                })
+            })
+            .collect();
+        json!({ "scenario": scenario, "rows": rows }).to_string()
+    }
+
+    /// The ratio of the medians to the first row.
+    fn ratio(&self, row: &Row) -> f64 {
+        row.micros(50) / self.rows[0].micros(50)
+    }
+}
+
+impl Row {
+    fn micros(&self, percent: usize) -> f64 {
+        let last = self.times.len() - 1;
+        self.times[last * percent / 100].as_secs_f64() * 1e6
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+        writeln!(
+            f,
+            "{:width$}  {:>10}  {:>10}  {:>10}  {:>7}",
+            "", "p50 us", "p90 us", "p99 us", "ratio"
+        )?;
+        for row in &self.rows {
+            let [p50, p90, p99] = [50, 90, 99].map(|percent| row.micros(percent));
+            let (name, ratio) = (row.name, self.ratio(row));
+            writeln!(f, "{name:width$}  {p50:10.1}  {p90:10.1}  {p99:10.1}  {ratio:6.2}x")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratio_is_that_of_the_medians() {
+        let row = |name, micros| Row { name, times: vec![Duration::from_micros(micros); 10] };
+        let comparison = Comparison { rows: vec![row("one", 10), row("two", 25)] };
+        assert_eq!(comparison.ratio(&comparison.rows[1]), 2.5);
+        assert!(comparison.to_string().contains("2.50x"), "{comparison}");
+    }
+}

@@ -1,0 +1,166 @@
+//! What can be typed. Types only: what it means is decided in `commands`. Help, man page and shell
+//! completions come from here.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use clap_complete::Shell;
+
+/// Run a command under a distributed lock, and see who holds what.
+///
+/// A lock is named by a KEY and lives on the server that the URL names. Without a URL it lives in
+/// an embedded store in your state folder and works between the processes of this machine.
+#[derive(Debug, Parser)]
+#[command(name = "tenure", version, disable_help_subcommand = true, infer_subcommands = false)]
+#[command(after_help = "Exit codes: `tenure help exit-codes`")]
+pub(crate) struct Args {
+    /// Where the locks live, as in `sqlite:/srv/locks.db`
+    ///
+    /// The default is `sqlite:`, the embedded store in your state folder
+    /// ($XDG_STATE_HOME/tenure or ~/.local/state/tenure).
+    #[arg(long, global = true, env = "TENURE_URL", hide_env_values = true, value_name = "URL")]
+    pub(crate) url: Option<String>,
+
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Run(Run),
+    Ls(Ls),
+    Show(Show),
+    Evict(Evict),
+    Wait(Wait),
+    Completions(Completions),
+    Man(Man),
+    Help(Help),
+}
+
+/// Run a command while holding a lock
+///
+/// Takes the lock, runs the command, gives the lock back and exits with the command's own code. If
+/// the lock is lost, the command and all its children are ended before anyone else can hold it.
+///
+/// The command finds the key in $TENURE_KEY and the fencing token in $TENURE_TOKEN.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: tenure run --wait 10m deploy -- sh -c './build && ./push'")]
+pub(crate) struct Run {
+    /// Wait at most this long for the lock, as in 500ms, 10s or 1m30s; the default is for ever
+    #[arg(long, value_name = "DUR", value_parser = tenure::duration, conflicts_with = "no_wait")]
+    pub(crate) wait: Option<Duration>,
+
+    /// Do not wait at all: exit at once if somebody else holds the lock
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+
+    /// Lease: how soon the lock frees if this machine dies [default: 30s]
+    ///
+    /// It is renewed every third of that while the command runs.
+    #[arg(long, value_name = "DUR", value_parser = positive)]
+    pub(crate) ttl: Option<Duration>,
+
+    /// End the command when it has held the lock for this long, with exit code 76
+    #[arg(long, value_name = "DUR", value_parser = positive)]
+    pub(crate) max_hold: Option<Duration>,
+
+    /// Text that others see beside the lock
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+
+    /// Exit code when the lock is busy; with 0 nothing is said either
+    #[arg(long, value_name = "N", default_value_t = crate::exit::BUSY)]
+    pub(crate) busy_exit: u8,
+
+    /// Say what happens as JSON lines on stderr
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// The name of the lock
+    pub(crate) key: String,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// List the locks that are held
+#[derive(Debug, clap::Args)]
+pub(crate) struct Ls {
+    /// Only keys that start with this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+
+    /// Print a JSON array of rows
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show one lock: who holds it and who waits; exit code 0 if held, 1 if free
+#[derive(Debug, clap::Args)]
+pub(crate) struct Show {
+    /// Print JSON: an object, or `null` if the lock is free
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// The name of the lock
+    pub(crate) key: String,
+}
+
+/// Take a lock away from its holder
+///
+/// Force-releases exactly the grant with that token and no later one. Its holder is told that the
+/// lock is lost, and the next token is higher. The token stands in `tenure ls` and `tenure show`.
+#[derive(Debug, clap::Args)]
+#[command(visible_alias = "break")]
+pub(crate) struct Evict {
+    /// The name of the lock
+    pub(crate) key: String,
+
+    /// The token of the grant to end
+    #[arg(long, value_name = "N")]
+    pub(crate) token: tenure::FencingToken,
+}
+
+/// Wait until a lock is free, without taking it
+#[derive(Debug, clap::Args)]
+pub(crate) struct Wait {
+    /// Wait at most this long; the default is for ever
+    #[arg(long, value_name = "DUR", value_parser = tenure::duration)]
+    pub(crate) wait: Option<Duration>,
+
+    /// The name of the lock
+    pub(crate) key: String,
+}
+
+/// Print a completion script for a shell
+#[derive(Debug, clap::Args)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: Shell,
+}
+
+/// Print the manual page
+///
+/// `tenure man | man -l -` shows it; `tenure man run` prints the page of one verb.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Man {
+    /// A verb; the default is the program itself
+    pub(crate) verb: Option<String>,
+}
+
+/// Explain the program, a verb, or the exit codes
+#[derive(Debug, clap::Args)]
+pub(crate) struct Help {
+    /// A verb, or `exit-codes`
+    pub(crate) topic: Option<String>,
+}
+
+fn positive(text: &str) -> Result<Duration, String> {
+    match tenure::duration(text) {
+        Ok(Duration::ZERO) => Err("it has to be longer than nothing, as in 30s".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(error.to_string()),
+    }
+}

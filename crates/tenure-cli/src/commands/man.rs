@@ -1,0 +1,44 @@
+//! `tenure man`: the manual page of the program or of one verb, in roff.
+
+use std::io::Write;
+
+use clap::{Command, CommandFactory};
+use clap_mangen::Man as Page;
+
+use crate::args::{Args, Man};
+use crate::exit;
+use crate::failure::Failure;
+use crate::output;
+
+pub(super) fn run(args: &Man) -> Result<u8, Failure> {
+    let mut program = Args::command();
+    program.build();
+    let command = match &args.verb {
+        None => program,
+        Some(verb) => super::help::verb(&program, verb)?,
+    };
+    let mut page = Vec::new();
+    write(&mut page, command)?;
+    output::print(&String::from_utf8_lossy(&page))?;
+    Ok(exit::DONE)
+}
+
+fn write(out: &mut Vec<u8>, command: Command) -> std::io::Result<()> {
+    Page::new(command).render(out)?;
+    writeln!(out, ".SH \"EXIT STATUS\"")?;
+    for (code, meaning) in exit::TABLE {
+        writeln!(out, ".TP\n{code}\n{}", meaning.replace('\\', "\\\\"))?;
+    }
+    writeln!(out, ".SH ENVIRONMENT")?;
+    for (name, meaning) in ENVIRONMENT {
+        writeln!(out, ".TP\n{name}\n{meaning}")?;
+    }
+    Ok(())
+}
+
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("TENURE_URL", "Where the locks live, if --url is not given."),
+    ("TENURE_KEY, TENURE_TOKEN", "Set for the command of run: the key and its fencing token."),
+    ("XDG_STATE_HOME", "Where the embedded store lives, in its folder tenure."),
+    ("NO_COLOR", "If set and not empty, nothing is coloured."),
+];

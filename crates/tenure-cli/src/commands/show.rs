@@ -1,0 +1,49 @@
+//! `tenure show`: one lock, its holder and its waiters. The exit code says whether it is held.
+
+use std::fmt::Write;
+
+use tenure::{Holding, Key, blocking};
+
+use crate::args::Show;
+use crate::exit;
+use crate::failure::Failure;
+use crate::output::{self, Paint, Short};
+use crate::person::{InLine, Person, Row};
+
+pub(super) fn run(client: &blocking::Client, args: &Show) -> Result<u8, Failure> {
+    let key = Key::new(&args.key)?;
+    let holding = client.lock(&key).holding()?;
+    match &holding {
+        _ if args.json => {
+            let row = holding.as_ref().map(|holding| Row::new(holding).with_waiting(holding));
+            output::print_json(&row)?;
+        }
+        Some(holding) => output::print(&describe(holding, Paint::stdout()))?,
+        None => output::print(&format!("`{key}` is free\n"))?,
+    }
+    Ok(if holding.is_some() { exit::DONE } else { exit::NO })
+}
+
+fn describe(holding: &Holding, paint: Paint) -> String {
+    let holder = &holding.holder;
+    let mut text = format!("{}\n", paint.bold(holding.key.as_str()));
+    let mut line = |name: &str, value: String| {
+        // Writing to a string cannot fail.
+        let _always = writeln!(text, "  {name:9} {value}");
+    };
+    line("holder", Person(holder).to_string());
+    if let Some(token) = holder.token {
+        line("token", token.to_string());
+    }
+    if let Some(held_for) = holder.held_for {
+        line("held for", Short(held_for).to_string());
+    }
+    if let Some(left) = holder.ttl_left {
+        line("ttl left", Short(left).to_string());
+    }
+    line("waiters", holding.waiters.len().to_string());
+    for waiter in &holding.waiters {
+        line("", format!("- {}", InLine(waiter)));
+    }
+    text
+}

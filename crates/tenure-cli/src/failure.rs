@@ -1,0 +1,84 @@
+//! Why the program cannot do what it was asked: a code, a message that names the thing, and one
+//! line of advice. The only place that turns errors of others into ours.
+
+use std::error::Error as _;
+use std::io;
+
+use tenure::{Error, ErrorKind};
+
+use crate::exit;
+use crate::output::{self, Harmless};
+
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    pub(crate) message: String,
+    /// What to try next; empty where the message has said it.
+    pub(crate) advice: &'static str,
+}
+
+impl Failure {
+    pub(crate) fn new(code: u8, message: impl Into<String>, advice: &'static str) -> Failure {
+        Failure { code, message: message.into(), advice }
+    }
+
+    /// A fault of the machine in the middle of our own work.
+    pub(crate) fn system(what: &str, error: impl Into<io::Error>) -> Failure {
+        let advice = "try again; if it stays, look at the limits of this account (ulimit -a)";
+        Failure::new(exit::INTERNAL, format!("cannot {what}: {}", error.into()), advice)
+    }
+
+    /// Says it on stderr and gives the exit code.
+    pub(crate) fn tell(&self) -> u8 {
+        if self.message.is_empty() {
+            return self.code;
+        }
+        output::say(&Harmless(&self.message));
+        if !self.advice.is_empty() {
+            output::advise(self.advice);
+        }
+        self.code
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(source) = cause {
+            let text = source.to_string();
+            // Some messages already end with their cause.
+            if !message.contains(&text) {
+                message.push_str(": ");
+                message.push_str(&text);
+            }
+            cause = source.source();
+        }
+        Failure::new(exit::of(error.kind()), message, advice(error.kind()))
+    }
+}
+
+/// A reader that went away has seen enough: that is success.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Failure::new(exit::DONE, "", "");
+        }
+        let advice = "check where the output goes, for example that the disk has space";
+        Failure::new(exit::INTERNAL, format!("cannot write the output: {error}"), advice)
+    }
+}
+
+fn advice(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Busy => "wait longer with --wait, or see the holder with `tenure show KEY`",
+        ErrorKind::Denied => "check the rights, or name another store with --url sqlite:PATH",
+        ErrorKind::Invalid => "see `tenure help`; the URL comes from --url or TENURE_URL",
+        ErrorKind::Lost => "look who holds it now with `tenure show KEY`",
+        ErrorKind::Unavailable => {
+            "check --url or TENURE_URL and the server or store, then try again"
+        }
+        ErrorKind::Unsupported => "use a server that can do that; see `tenure help`",
+        _ => "try again; if it stays, please report it with this message",
+    }
+}

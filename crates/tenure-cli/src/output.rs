@@ -1,0 +1,152 @@
+//! How things are said: data on stdout, talk on stderr, colour only for people, and nothing that a
+//! stranger wrote can act on the terminal.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::exit;
+use crate::failure::Failure;
+
+/// A stranger's text with everything escaped that could act on a terminal or a log. Line feeds are
+/// among it.
+pub(crate) struct Harmless<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Harmless<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            if acts(c) { write!(f, "{}", c.escape_unicode())? } else { write!(f, "{c}")? }
+        }
+        Ok(())
+    }
+}
+
+/// Control characters, and the marks that turn or break lines of text.
+fn acts(c: char) -> bool {
+    let turns = matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns || matches!(c, '\u{2028}'..='\u{202e}')
+}
+
+/// Writes text to stdout.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()?;
+    Ok(())
+}
+
+/// Writes a value to stdout as one line of JSON.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    print(&format!("{}\n", json(value)))
+}
+
+/// One line of JSON. JSON itself leaves the C1 controls and direction marks alone; here they become
+/// `\u` escapes, so that the line is the same value and harmless on a terminal.
+pub(crate) fn json(value: &impl Serialize) -> String {
+    let plain = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
+    if !plain.contains(acts) {
+        return plain;
+    }
+    let escape = |c: char| match acts(c) {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.to_string(),
+    };
+    plain.chars().map(escape).collect()
+}
+
+/// Says something to the person at the terminal. A stderr that is gone is no reason to stop.
+pub(crate) fn say(message: &dyn fmt::Display) {
+    let name = Paint::stderr().bold("tenure:");
+    let _gone = writeln!(io::stderr().lock(), "{name} {message}");
+}
+
+/// Says what to try next, below a message.
+pub(crate) fn advise(advice: &str) {
+    let _gone = writeln!(io::stderr().lock(), "  try: {advice}");
+}
+
+/// Whether colour is wanted on a stream.
+#[derive(Clone, Copy)]
+pub(crate) struct Paint(bool);
+
+impl Paint {
+    pub(crate) fn stdout() -> Paint {
+        Paint(io::stdout().is_terminal() && colour_is_welcome())
+    }
+
+    pub(crate) fn stderr() -> Paint {
+        Paint(io::stderr().is_terminal() && colour_is_welcome())
+    }
+
+    pub(crate) fn bold(self, text: &str) -> String {
+        if self.0 { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+fn colour_is_welcome() -> bool {
+    let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// What clap has to say: help and version are data, everything else is a usage error.
+pub(crate) fn refuse(error: &clap::Error) -> Result<u8, Failure> {
+    let hostile =
+        std::env::args_os().any(|arg| arg.to_str().is_none_or(|text| text.contains(acts)));
+    if hostile {
+        // clap repeats what was typed as it was typed.
+        let text = error.to_string();
+        let lines = text.lines().map(|line| format!("{}\n", Harmless(line)));
+        let _gone = io::stderr().lock().write_all(lines.collect::<String>().as_bytes());
+    } else {
+        error.print()?;
+    }
+    Ok(if error.use_stderr() { exit::USAGE } else { exit::DONE })
+}
+
+/// A duration for people: two digits or so are enough.
+pub(crate) struct Short(pub(crate) Duration);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        let text = match seconds {
+            0..10 => format!("{:.1}s", self.0.as_secs_f64()),
+            10..60 => format!("{seconds}s"),
+            60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+            3600..86400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+            _ => format!("{}d{:02}h", seconds / 86400, seconds / 3600 % 24),
+        };
+        f.pad(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strangers_text_cannot_act_on_the_terminal() {
+        let shown = Harmless("a\u{1b}[31m\u{9b}2J\u{202e}\nb").to_string();
+        assert!(!shown.contains(acts), "{shown:?}");
+        assert!(shown.starts_with('a') && shown.ends_with('b'));
+    }
+
+    #[test]
+    fn json_is_the_same_value_without_characters_that_act() {
+        let text = "a\u{9b}2J\u{202e}é🦀\u{7f}";
+        let line = json(&text);
+        assert!(!line.contains(acts), "{line:?}");
+        assert_eq!(serde_json::from_str::<String>(&line).unwrap(), text);
+    }
+
+    #[test]
+    fn durations_are_short() {
+        for (millis, text) in
+            [(0, "0.0s"), (1234, "1.2s"), (59_900, "59s"), (61_000, "1m01s"), (90_061_000, "1d01h")]
+        {
+            assert_eq!(Short(Duration::from_millis(millis)).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What `run` says on stderr while it works: lines for people, or JSON lines for machines. The
+//! names in the JSON are a contract.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tenure::{Busy, FencingToken, Key, LostReason};
+
+use crate::failure::Failure;
+use crate::output::{self, Harmless};
+use crate::person::{self, Person};
+
+pub(super) struct Talk {
+    json: bool,
+    /// Whether a person may be looking.
+    terminal: bool,
+    key: Key,
+    waiting: Mutex<Option<(String, Instant)>>,
+}
+
+impl Talk {
+    pub(super) fn new(json: bool, key: &Key) -> Talk {
+        use std::io::IsTerminal;
+        let terminal = std::io::stderr().is_terminal();
+        Talk { json, terminal, key: key.clone(), waiting: Mutex::new(None) }
+    }
+
+    /// Somebody else has the lock. Called with every busy answer; said when there is something new.
+    pub(super) fn waiting(&self, busy: &Busy) {
+        let holder = busy.holder.as_deref();
+        let who = holder.map_or_else(|| "another".to_owned(), |holder| Person(holder).to_string());
+        let Ok(mut last) = self.waiting.lock() else { return };
+        let is_news = match &*last {
+            Some((known, said)) => *known != who && said.elapsed() >= AT_MOST_EVERY,
+            None => true,
+        };
+        if !is_news {
+            return;
+        }
+        *last = Some((who.clone(), Instant::now()));
+        if self.json {
+            self.event(
+                "waiting",
+                json!({"holder": holder.map(person::event), "ahead": busy.ahead}),
+            );
+        } else if self.terminal {
+            output::say(&format_args!("waiting for `{}`, held by {who}", self.key));
+        }
+    }
+
+    pub(super) fn acquired(&self, token: FencingToken, waited: Duration) {
+        if self.json {
+            let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+            self.event("acquired", json!({"token": token.get(), "waited_ms": waited}));
+        }
+    }
+
+    /// Patience is over.
+    pub(super) fn busy(&self, busy: &Busy) {
+        let holder = busy.holder.as_deref();
+        if self.json {
+            self.event("busy", json!({"holder": holder.map(person::event), "ahead": busy.ahead}));
+            return;
+        }
+        let who = holder.map_or_else(|| "another".to_owned(), |holder| Person(holder).to_string());
+        output::say(&format_args!("`{}` is busy, held by {who}", self.key));
+        output::advise("wait longer with --wait, or see `tenure show KEY`");
+    }
+
+    /// The lock is lost or cannot be kept. The command is ended for it, or has ended already.
+    pub(super) fn lost(&self, token: FencingToken, reason: &str, why: &str) {
+        if self.json {
+            self.event("lost", json!({"token": token.get(), "reason": reason}));
+        } else {
+            output::say(&format_args!("lost `{}` (token {token}): {why}", self.key));
+        }
+    }
+
+    /// Something that does not change the exit code.
+    pub(super) fn warn(&self, message: &str) {
+        if self.json {
+            self.event("warning", json!({"message": message}));
+        } else {
+            output::say(&Harmless(message));
+        }
+    }
+
+    pub(super) fn failed(&self, failure: &Failure) {
+        if self.json {
+            self.event("error", json!({"message": failure.message, "try": failure.advice}));
+        } else {
+            failure.tell();
+        }
+    }
+
+    /// The last line.
+    pub(super) fn exit(&self, code: u8, cause: &str) {
+        if self.json {
+            self.event("exit", json!({"code": code, "cause": cause}));
+        }
+    }
+
+    fn event(&self, name: &str, details: Value) {
+        use std::io::Write;
+        let mut line = json!({"event": name, "key": self.key.as_str()});
+        if let (Some(line), Value::Object(details)) = (line.as_object_mut(), details) {
+            line.extend(details);
+        }
+        let _gone = writeln!(std::io::stderr().lock(), "{}", output::json(&line));
+    }
+}
+
+/// The words for the reasons, in JSON and in text.
+pub(super) fn reason(reason: LostReason) -> (&'static str, &'static str) {
+    match reason {
+        LostReason::Evicted => ("evicted", "it was evicted"),
+        LostReason::Expired => ("expired", "its lease ended before it could be renewed"),
+        LostReason::SessionGone => ("session_gone", "the server ended the session it hung on"),
+        LostReason::TakenOver => ("taken_over", "somebody else holds it now"),
+        _ => ("other", "it is gone"),
+    }
+}
+
+/// A queue that moves fast should not fill the screen.
+const AT_MOST_EVERY: Duration = Duration::from_secs(2);

@@ -1,0 +1,240 @@
+//! What the tests of the program share: a store of their own, the real binary, and looking at
+//! processes. Nothing here waits by sleeping a fixed time: everything waits for an event, with a
+//! limit.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+pub(crate) mod terminal;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Long enough for a loaded machine, short enough to fail.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// A store that nobody else uses.
+pub(crate) struct Store {
+    pub(crate) folder: tempfile::TempDir,
+}
+
+impl Store {
+    pub(crate) fn new() -> Store {
+        Store { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("sqlite://{}/locks.db", self.folder.path().display())
+    }
+
+    /// The program with these arguments, on this store.
+    pub(crate) fn tenure<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = tenure(args);
+        command.env("TENURE_URL", self.url());
+        command
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn output<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Output {
+        output(&mut self.tenure(args))
+    }
+
+    /// Its exit code.
+    pub(crate) fn code<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> i32 {
+        code(&self.output(args))
+    }
+
+    /// Starts it and goes on.
+    pub(crate) fn start<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Running {
+        Running::start(&mut self.tenure(args))
+    }
+
+    /// What `show --json` says: `null` if the lock is free.
+    pub(crate) fn show(&self, key: &str) -> Value {
+        let output = self.output(["show", "--json", key]);
+        assert!(matches!(code(&output), 0 | 1), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    pub(crate) fn token(&self, key: &str) -> u64 {
+        self.show(key)["token"].as_u64().expect("the lock is held")
+    }
+
+    pub(crate) fn until_waiting(&self, key: &str, waiters: u64) {
+        eventually("a waiter is in the queue", || self.show(key)["waiters"] == waiters);
+    }
+}
+
+/// The program with these arguments, and nothing of our own environment that could change it.
+pub(crate) fn tenure<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+    command.args(args).env_remove("TENURE_URL").env_remove("NO_COLOR").env("TERM", "xterm");
+    command.stdin(Stdio::null());
+    command
+}
+
+pub(crate) fn output(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    let talk = text(&output.stderr);
+    assert!(!talk.contains("panicked") && !talk.contains("RUST_BACKTRACE"), "{talk}");
+    output
+}
+
+pub(crate) fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("ended by a signal: {output:?}"))
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A program that runs, with its output line by line. Killed when dropped.
+pub(crate) struct Running {
+    child: Child,
+    lines: Receiver<String>,
+    talk: Option<std::thread::JoinHandle<String>>,
+    status: Option<ExitStatus>,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Running {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (sender, lines) = channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut stderr = child.stderr.take().unwrap();
+        let talk = std::thread::spawn(move || {
+            let mut talk = Vec::new();
+            let _torn = stderr.read_to_end(&mut talk);
+            text(&talk)
+        });
+        Running { child, lines, talk: Some(talk), status: None }
+    }
+
+    /// The next line on stdout.
+    pub(crate) fn line(&self) -> String {
+        self.lines.recv_timeout(LIMIT).expect("another line")
+    }
+
+    /// The next line as a number.
+    pub(crate) fn number(&self) -> i32 {
+        self.line().trim().parse().unwrap()
+    }
+
+    /// Waits until stdout is closed; everything that was still in it.
+    pub(crate) fn rest(&self) -> Vec<String> {
+        let end = Instant::now() + LIMIT;
+        let mut rest = Vec::new();
+        loop {
+            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) => rest.push(line),
+                Err(RecvTimeoutError::Disconnected) => return rest,
+                Err(RecvTimeoutError::Timeout) => panic!("stdout stays open"),
+            }
+        }
+    }
+
+    pub(crate) fn front(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
+    /// The one child of the front.
+    pub(crate) fn keeper(&self) -> i32 {
+        let mut found = None;
+        eventually("the keeper is there", || {
+            found = children(self.front()).first().copied();
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        send(self.front(), signal);
+    }
+
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.status = self.status.or_else(|| self.child.try_wait().unwrap());
+        self.status.is_some()
+    }
+
+    /// Waits for its end: the exit code.
+    pub(crate) fn code(&mut self) -> i32 {
+        eventually("the program ends", || self.is_over());
+        let status = self.status.unwrap();
+        status.code().unwrap_or_else(|| panic!("ended by a signal: {status:?}"))
+    }
+
+    /// What it said on stderr, after its end.
+    pub(crate) fn talk(&mut self) -> String {
+        eventually("the program ends", || self.is_over());
+        self.talk.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.is_over() {
+            let _ended = self.child.kill();
+            let _reaped = self.child.wait();
+        }
+    }
+}
+
+/// A process that a test made and that has to be gone when the test ends.
+pub(crate) struct Leftover(pub(crate) i32);
+
+impl Drop for Leftover {
+    fn drop(&mut self) {
+        if let Some(pid) = Pid::from_raw(self.0).filter(|_| is_alive(self.0)) {
+            let _ended = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+pub(crate) fn send(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// Waits until something is true.
+pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !is_true() {
+        assert!(Instant::now() < end, "not within {LIMIT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The letter of a process's state; `None` if it is gone.
+pub(crate) fn state(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// Whether a process exists and is more than a zombie.
+pub(crate) fn is_alive(pid: i32) -> bool {
+    state(pid).is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+pub(crate) fn until_dead(pid: i32) {
+    eventually("a process is dead", || !is_alive(pid));
+}
+
+/// The children of a process, zombies included.
+pub(crate) fn children(pid: i32) -> Vec<i32> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists = threads
+        .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("children")).ok());
+    let lists: Vec<_> = lists.collect();
+    lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|n| n.parse().ok()).collect()
+}

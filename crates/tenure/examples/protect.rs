@@ -1,0 +1,33 @@
+//! Protect something: take the lock, work while it is held, show the token, give it back.
+
+use tenure::FencingToken;
+
+/// Stands for a database that refuses a write with an older token than it has seen.
+#[derive(Default)]
+struct Orders {
+    fence: tenure::fence::Fence,
+}
+
+impl Orders {
+    async fn pay(&self, order: u32, token: FencingToken) -> Result<(), Box<dyn std::error::Error>> {
+        self.fence.admit(token)?;
+        println!("order {order} is paid, under token {token}");
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (orders, locks) = (Orders::default(), tenure::connect("memory:").await?);
+    let guard = locks.lock("orders/42").acquire().await?;
+    guard.while_held(orders.pay(42, guard.token())).await??;
+    guard.release().await?;
+
+    // The same in one call.
+    let orders = &orders;
+    locks
+        .lock("orders/42")
+        .run(|lease| async move { orders.pay(42, lease.token()).await })
+        .await??;
+    Ok(())
+}

@@ -1,0 +1,24 @@
+//! The same lock again, further down the call chain.
+
+use tenure::Reentrant;
+
+async fn transfer(lock: &mut Reentrant) -> tenure::Result<()> {
+    let guard = lock.acquire().await?;
+    for account in ["from", "to"] {
+        book(lock, account).await?;
+    }
+    guard.release().await
+}
+
+/// Is also called by others, so it takes the lock itself.
+async fn book(lock: &mut Reentrant, account: &str) -> tenure::Result<()> {
+    let guard = lock.acquire().await?;
+    println!("booking `{account}` under token {}", guard.token());
+    guard.release().await
+}
+
+#[tokio::main]
+async fn main() -> tenure::Result<()> {
+    let locks = tenure::connect("memory:").await?;
+    transfer(&mut locks.lock("accounts").reentrant()).await
+}

@@ -1,0 +1,224 @@
+//! Measures the embedded store: the figures of `docs/backends/sqlite.md`.
+//!
+//! `cargo run --release -p tenure --features sqlite --example sqlite_figures`
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tenure::backend::{Backend, Claim, Owner, Scope};
+use tenure::backends::Sqlite;
+use tenure::{Attempt, Key};
+
+type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => measure().await,
+        ["wait", url] => wait(url).await,
+        ["race", url, times, file] => race(url, times.parse()?, file).await,
+        other => Err(format!("unknown arguments {other:?}").into()),
+    }
+}
+
+async fn measure() -> Result {
+    let folder = tempfile::tempdir()?;
+    let url = format!("sqlite://{}/locks.db", folder.path().display());
+    let store = Sqlite::open(&url).await?;
+    cycles(&store).await?;
+    openings(&url).await?;
+    hand_overs(&store, &url, false).await?;
+    hand_overs(&store, &url, true).await?;
+    idle_waiters(&store, &url).await?;
+    processes(&url, &folder.path().join("counter"))
+}
+
+/// Take and release, with nobody in the way.
+async fn cycles(store: &Sqlite) -> Result {
+    let mut times = Vec::new();
+    for _ in 0..5000 {
+        let claim = claim("cycle", false)?;
+        let began = Instant::now();
+        acquire(store, &claim).await?;
+        store.release(&claim).await?;
+        times.push(began.elapsed());
+    }
+    report("take + release", times);
+    Ok(())
+}
+
+/// What a short-lived program pays: open, take, release, close.
+async fn openings(url: &str) -> Result {
+    let mut times = Vec::new();
+    for _ in 0..500 {
+        let claim = claim("opening", false)?;
+        let began = Instant::now();
+        let store = Sqlite::open(url).await?;
+        acquire(&store, &claim).await?;
+        store.release(&claim).await?;
+        drop(store);
+        times.push(began.elapsed());
+    }
+    report("open + take + release + close", times);
+    Ok(())
+}
+
+/// From the release, or the death, of a holder to the answer of a waiter in another process.
+async fn hand_overs(store: &Sqlite, url: &str, kill: bool) -> Result {
+    let mut times = Vec::new();
+    for _ in 0..40 {
+        let mut first = Waiter::start(url)?;
+        let mut began = Instant::now();
+        let mine = claim("hand-over", true)?;
+        if kill {
+            first.answer()?;
+        } else {
+            first.kill()?;
+            acquire(store, &mine).await?;
+        }
+        let mut second = Waiter::start(url)?;
+        let key = Key::new("hand-over")?;
+        while store.list(Scope::Key(&key)).await?[0].waiters.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if kill {
+            began = Instant::now();
+            first.kill()?;
+        } else {
+            began = began.max(Instant::now());
+            store.release(&mine).await?;
+        }
+        second.answer()?;
+        times.push(began.elapsed());
+        second.kill()?;
+    }
+    report(if kill { "kill -9 → waiter holds" } else { "release → waiter holds" }, times);
+    Ok(())
+}
+
+/// The processor time of ten waiters in ten processes.
+async fn idle_waiters(store: &Sqlite, url: &str) -> Result {
+    let mine = claim("hand-over", true)?;
+    acquire(store, &mine).await?;
+    let mut waiters = (0..10).map(|_| Waiter::start(url)).collect::<Result<Vec<_>>>()?;
+    while store.list(Scope::Key(&mine.key)).await?[0].waiters.len() < 10 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let spent = |waiters: &[Waiter]| waiters.iter().map(Waiter::nanoseconds).sum::<Result<u64>>();
+    let before = spent(&waiters)?;
+    let began = Instant::now();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let share = (spent(&waiters)? - before) as f64 / began.elapsed().as_nanos() as f64;
+    println!("{:32} {:.3} % of one core together", "ten idle waiters", share * 100.0);
+    waiters.iter_mut().try_for_each(Waiter::kill)?;
+    store.release(&mine).await?;
+    Ok(())
+}
+
+/// Fifty processes add to one number two hundred times each.
+fn processes(url: &str, counter: &std::path::Path) -> Result {
+    std::fs::write(counter, "0 0")?;
+    let began = Instant::now();
+    let file = counter.to_str().ok_or("a path that is not UTF-8")?;
+    let children = (0..50).map(|_| run(&["race", url, "200", file])).collect::<Result<Vec<_>>>()?;
+    for mut child in children {
+        if !child.wait()?.success() {
+            return Err("a process failed".into());
+        }
+    }
+    let counted = std::fs::read_to_string(counter)?;
+    let count = counted.split(' ').next().unwrap_or_default().to_owned();
+    println!("{:32} {count} in {:.1} s", "50 processes × 200", began.elapsed().as_secs_f64());
+    if count == "10000" { Ok(()) } else { Err("an update was lost".into()) }
+}
+
+async fn wait(url: &str) -> Result {
+    let store = Sqlite::open(url).await?;
+    acquire(&store, &claim("hand-over", true)?).await?;
+    println!("held");
+    std::io::stdout().flush()?;
+    std::future::pending().await
+}
+
+async fn race(url: &str, times: u32, file: &str) -> Result {
+    let store = Sqlite::open(url).await?;
+    for _ in 0..times {
+        let claim = claim("race", true)?;
+        let token = acquire(&store, &claim).await?;
+        let text = std::fs::read_to_string(file)?;
+        let (count, last) = text.split_once(' ').ok_or("a torn counter")?;
+        if last.parse::<u64>()? >= token {
+            return Err(format!("token {token} came after {last}").into());
+        }
+        std::fs::write(file, format!("{} {token}", count.parse::<u64>()? + 1))?;
+        if !store.release(&claim).await? {
+            return Err("the lock was lost".into());
+        }
+    }
+    Ok(())
+}
+
+fn claim(key: &str, waits: bool) -> Result<Claim> {
+    let mut claim = Claim::new(Key::new(key)?, Owner::random(), Duration::from_secs(30));
+    claim.waits = waits;
+    Ok(claim)
+}
+
+async fn acquire(store: &Sqlite, claim: &Claim) -> Result<u64> {
+    loop {
+        match store.try_acquire(claim).await? {
+            Attempt::Granted(grant) => return Ok(grant.token.get()),
+            Attempt::Busy(_) => {
+                // As the core does: at least every third of the lease.
+                let hint = store.until_free(claim);
+                let _late = tokio::time::timeout(claim.ttl / 3, hint).await;
+            }
+        }
+    }
+}
+
+/// This program once more, waiting for the key and then holding it.
+struct Waiter {
+    child: Child,
+}
+
+impl Waiter {
+    fn start(url: &str) -> Result<Waiter> {
+        Ok(Waiter { child: run(&["wait", url])? })
+    }
+
+    fn answer(&mut self) -> Result {
+        let output = self.child.stdout.take().ok_or("answered before")?;
+        BufReader::new(output).read_line(&mut String::new())?;
+        Ok(())
+    }
+
+    fn kill(&mut self) -> Result {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Processor time of all its threads so far.
+    fn nanoseconds(&self) -> Result<u64> {
+        let mut sum = 0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let spent = std::fs::read_to_string(task?.path().join("schedstat"))?;
+            sum += spent.split(' ').next().unwrap_or_default().parse::<u64>()?;
+        }
+        Ok(sum)
+    }
+}
+
+fn run(arguments: &[&str]) -> Result<Child> {
+    let program = std::env::current_exe()?;
+    Ok(Command::new(program).args(arguments).stdout(Stdio::piped()).spawn()?)
+}
+
+fn report(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+    println!("{what:32} p50 {:?}  p99 {:?}  max {:?}", at(0.5), at(0.99), at(1.0));
+}

@@ -1,0 +1,88 @@
+//! The time that leases in the file are counted on, and the boot of the machine that it belongs to.
+
+use std::io;
+
+/// A clock that all processes of this machine agree on, and that runs while the machine sleeps.
+#[derive(Debug)]
+pub(super) struct Boot {
+    /// Changes with every start of the machine: then the clock began anew, and what SQLite had not
+    /// yet synced may be gone.
+    pub(super) id: String,
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "a Linux namespace"))]
+    offset_ms: i64,
+}
+
+#[cfg(target_os = "linux")]
+impl Boot {
+    pub(super) fn read() -> io::Result<Boot> {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
+        // Kernels without time namespaces have no such file, and nothing to take off.
+        let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+        Ok(Boot { id, offset_ms: boottime_offset_ms(&offsets) })
+    }
+
+    /// Milliseconds since boot, the same in every time namespace.
+    pub(super) fn now_ms(&self) -> i64 {
+        use rustix::time::{ClockId, clock_gettime};
+        let time = clock_gettime(ClockId::Boottime);
+        time.tv_sec * 1000 + time.tv_nsec / 1_000_000 - self.offset_ms
+    }
+}
+
+/// Elsewhere there is no id of the boot: leases are counted on the wall clock, and every commit is
+/// synced (see `schema::SYNC`), so that nothing is lost that the id would have to tell us.
+#[cfg(not(target_os = "linux"))]
+impl Boot {
+    pub(super) fn read() -> io::Result<Boot> {
+        Ok(Boot { id: "wall clock".to_owned(), offset_ms: 0 })
+    }
+
+    pub(super) fn now_ms(&self) -> i64 {
+        unix_ms()
+    }
+}
+
+/// The wall clock: the first token of a new file, so that a deleted store does not start again below
+/// the tokens it had given out.
+pub(super) fn unix_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.ok().and_then(|since| i64::try_from(since.as_millis()).ok()).unwrap_or(1).max(1)
+}
+
+/// How far the clock of our time namespace is ahead of the machine's.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "a Linux namespace"))]
+fn boottime_offset_ms(offsets: &str) -> i64 {
+    let parse = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let (Some("boottime"), Some(seconds), Some(nanos)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            return None;
+        };
+        let (seconds, nanos) = (seconds.parse::<i64>().ok()?, nanos.parse::<i64>().ok()?);
+        Some(seconds.saturating_mul(1000).saturating_add(nanos / 1_000_000))
+    };
+    offsets.lines().find_map(parse).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_offset_of_a_time_namespace_is_taken_off() {
+        let text = "monotonic           7         0\nboottime      1000000 500000000\n";
+        assert_eq!(boottime_offset_ms(text), 1_000_000_500);
+        for text in ["", "boottime", "boottime x 1", "monotonic 1 1"] {
+            assert_eq!(boottime_offset_ms(text), 0, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_clock_does_not_go_back() {
+        let boot = Boot::read().unwrap();
+        let before = boot.now_ms();
+        assert!(before > 0 && boot.now_ms() >= before);
+        assert!(!boot.id.is_empty());
+    }
+}

@@ -1,0 +1,129 @@
+//! The embedded store through the seam: two opens of one file, and real other processes.
+#![cfg(all(feature = "sqlite", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "in a test, that is how it fails")]
+
+mod faults;
+mod peer;
+mod processes;
+mod verbs;
+
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tenure::backend::{Backend, Claim, Grant, Note, Owner, Scope};
+use tenure::backends::Sqlite;
+use tenure::{Attempt, Busy, Key, Result};
+
+/// Long enough that nothing in these tests ends by itself.
+const LEASE: Duration = Duration::from_secs(60);
+/// Below the shortest time between two looks of a waiter: what comes within it was rung.
+const RUNG: Duration = Duration::from_millis(240);
+/// What has to happen, however loaded the machine is.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A folder for one store.
+struct Bench {
+    folder: TempDir,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder().join("locks.db")
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite://{}", self.file().display())
+    }
+
+    async fn open(&self) -> Sqlite {
+        Sqlite::open(&self.url()).await.unwrap()
+    }
+
+    /// The files of the sessions.
+    fn sessions(&self) -> Vec<String> {
+        let Ok(files) = std::fs::read_dir(self.folder().join("locks.db.d")) else {
+            return Vec::new();
+        };
+        files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    /// Removes the store and what SQLite has beside it.
+    fn delete(&self, endings: &[&str]) {
+        for ending in endings {
+            std::fs::remove_file(format!("{}{ending}", self.file().display())).unwrap();
+        }
+    }
+}
+
+fn claim(key: &str) -> Claim {
+    let mut claim = Claim::new(Key::new(key).unwrap(), Owner::random(), LEASE);
+    claim.note = Note::new("tester", "here", std::process::id(), "");
+    claim
+}
+
+fn waiting(key: &str) -> Claim {
+    let mut claim = claim(key);
+    claim.waits = true;
+    claim
+}
+
+async fn take(store: &Sqlite, claim: &Claim) -> Grant {
+    store.try_acquire(claim).await.unwrap().granted().unwrap()
+}
+
+async fn busy(store: &Sqlite, claim: &Claim) -> Busy {
+    match store.try_acquire(claim).await.unwrap() {
+        Attempt::Busy(busy) => busy,
+        Attempt::Granted(grant) => panic!("granted {grant:?} to {claim:?}"),
+    }
+}
+
+async fn renew(store: &Sqlite, claim: &Claim) -> Result<Duration> {
+    store.renew(std::slice::from_ref(claim)).await.remove(0)
+}
+
+/// The keys that somebody holds.
+async fn held(store: &Sqlite) -> Vec<String> {
+    let holdings = store.list(Scope::Prefix("")).await.unwrap();
+    holdings.iter().map(|holding| holding.key.to_string()).collect()
+}
+
+/// Until somebody waits for a key that is held.
+async fn somebody_waits(store: &Sqlite, key: &Key) {
+    within(SOON, async {
+        while store.list(Scope::Key(key)).await.unwrap()[0].waiters.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+async fn within<T>(limit: Duration, what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(limit, what).await.expect("came too late")
+}
+
+type Hint<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Whether a hint still waits. The first call sends it on its way.
+fn waits<T>(hint: &mut Hint<'_, T>) -> bool {
+    hint.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+}
+
+/// Sends a hint on its way, and returns when the store has it.
+async fn register<T>(store: &Sqlite, hint: &mut Hint<'_, T>) {
+    assert!(waits(hint));
+    // Commands run in order: when this one is answered, the hint was looked at.
+    held(store).await;
+    assert!(waits(hint));
+}

@@ -1,0 +1,205 @@
+//! Another process: this test program once more, obeying one command a line.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tenure::backend::{Backend, Claim, Note, Owner};
+use tenure::backends::Sqlite;
+use tenure::{Attempt, Key};
+
+/// A process that is killed when this is dropped.
+pub(crate) struct Peer {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    pub(crate) fn start(url: &str) -> Peer {
+        let mut peer = Peer::idle();
+        assert_eq!(peer.ask(&format!("open {url}")), "open");
+        peer
+    }
+
+    pub(crate) fn idle() -> Peer {
+        Peer::with(|_| {})
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut Command)) -> Peer {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "peer::a_peer_answers_or_obeys", "--nocapture"]);
+        command.env("TENURE_TEST_PEER", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+        change(&mut command);
+        let mut child = command.spawn().unwrap();
+        let (orders, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Peer { child, orders, answers: BufReader::new(answers) }
+    }
+
+    pub(crate) fn tell(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").unwrap();
+    }
+
+    pub(crate) fn answer(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            let read = self.answers.read_line(&mut line).unwrap();
+            assert!(read > 0, "the peer has ended");
+            // The harness prints lines of its own, and sometimes before ours.
+            if let Some((_, answer)) = line.trim_end().split_once(MARK) {
+                return answer.to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn ask(&mut self, order: &str) -> String {
+        self.tell(order);
+        self.answer()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn stop(&self) {
+        signal(self.pid() as i32, Signal::STOP);
+    }
+
+    pub(crate) fn go_on(&self) {
+        signal(self.pid() as i32, Signal::CONT);
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+pub(crate) fn kill(pid: i32) {
+    signal(pid, Signal::KILL);
+}
+
+fn signal(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+const MARK: &str = "peer> ";
+
+#[test]
+fn a_peer_answers_or_obeys() {
+    if std::env::var_os("TENURE_TEST_PEER").is_some() {
+        return obey();
+    }
+    let mut peer = Peer::idle();
+    assert_eq!(
+        peer.ask("open sqlite:~"),
+        "Invalid: `~` is not expanded in `sqlite:~`; write the path out"
+    );
+    peer.kill();
+}
+
+fn obey() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut state = State::default();
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let answer = runtime.block_on(state.obey(&words));
+        println!("\n{MARK}{answer}");
+    }
+}
+
+#[derive(Default)]
+struct State {
+    store: Option<Sqlite>,
+    claim: Option<Claim>,
+    children: Vec<Child>,
+}
+
+impl State {
+    async fn obey(&mut self, words: &[&str]) -> String {
+        match words {
+            ["open", url] => match Sqlite::open(url).await {
+                Ok(store) => {
+                    self.store = Some(store);
+                    "open".to_owned()
+                }
+                Err(error) => format!("{:?}: {error}", error.kind()),
+            },
+            ["take", key] => {
+                let claim = new_claim(key, false);
+                let attempt = self.store().try_acquire(&claim).await.unwrap();
+                self.claim = Some(claim);
+                match attempt {
+                    Attempt::Granted(grant) => format!("granted {}", grant.token),
+                    Attempt::Busy(_) => "busy".to_owned(),
+                }
+            }
+            ["acquire", key] => {
+                let claim = new_claim(key, true);
+                let token = acquire(self.store(), &claim).await;
+                self.claim = Some(claim);
+                format!("granted {token}")
+            }
+            ["release"] => {
+                let claim = self.claim.take().unwrap();
+                self.store().release(&claim).await.unwrap().to_string()
+            }
+            ["spawn"] => {
+                // Its output must not keep ours open, or the harness would wait for it.
+                let child = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap();
+                let pid = child.id().to_string();
+                self.children.push(child);
+                pid
+            }
+            ["count", key, times, file] => {
+                for _ in 0..times.parse::<u32>().unwrap() {
+                    count(self.store(), key, file).await;
+                }
+                "counted".to_owned()
+            }
+            other => panic!("cannot obey {other:?}"),
+        }
+    }
+
+    fn store(&self) -> &Sqlite {
+        self.store.as_ref().unwrap()
+    }
+}
+
+fn new_claim(key: &str, waits: bool) -> Claim {
+    let ttl = Duration::from_secs(60);
+    let mut claim = Claim::new(Key::new(key).unwrap(), Owner::random(), ttl);
+    claim.waits = waits;
+    claim.note = Note::new("peer", "here", std::process::id(), "");
+    claim
+}
+
+async fn acquire(store: &Sqlite, claim: &Claim) -> u64 {
+    loop {
+        match store.try_acquire(claim).await.unwrap() {
+            Attempt::Granted(grant) => return grant.token.get(),
+            Attempt::Busy(_) => assert_eq!(store.until_free(claim).await, None),
+        }
+    }
+}
+
+/// Adds one to a number in a file, and refuses a token that is not the highest yet.
+async fn count(store: &Sqlite, key: &str, file: &str) {
+    let claim = new_claim(key, true);
+    let token = acquire(store, &claim).await;
+    let text = std::fs::read_to_string(file).unwrap();
+    let (counted, last) = text.split_once(' ').unwrap();
+    let (counted, last) = (counted.parse::<u64>().unwrap(), last.parse::<u64>().unwrap());
+    assert!(token > last, "token {token} came after {last}");
+    std::fs::write(file, format!("{} {token}", counted + 1)).unwrap();
+    assert!(store.release(&claim).await.unwrap());
+}
