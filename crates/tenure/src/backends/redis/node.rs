@@ -18,7 +18,7 @@ use crate::options::Options;
 use crate::token::FencingToken;
 
 /// The nodes that a URL names.
-pub(in crate::backends) fn nodes(options: &mut Options, response: Duration) -> Result<Vec<Redis>> {
+pub(in crate::backends) fn nodes(options: &mut Options) -> Result<Vec<Redis>> {
     let path = options.path().trim_matches('/').to_owned();
     let database = if path.is_empty() { 0 } else { settings::number("db", &path)? };
     let login = Login {
@@ -26,8 +26,7 @@ pub(in crate::backends) fn nodes(options: &mut Options, response: Duration) -> R
         password: options.password().map(str::to_owned),
         database,
     };
-    let connect = options.take_duration("connect")?.unwrap_or(Duration::from_secs(1));
-    let response = options.take_duration("response")?.unwrap_or(response);
+    let limits = Limits { response: settings::RESPONSE, connect: settings::connect(options)? };
     let tls = options.take_word("tls", &["on", "off"])? == Some("on");
     let tls = tls.then(|| Tls::take(options));
     let node = |address: Address| {
@@ -37,7 +36,7 @@ pub(in crate::backends) fn nodes(options: &mut Options, response: Duration) -> R
             layout: Layout::Plain,
             order: Turn::Barging,
             replicas: 0,
-            limits: Limits { connect, response },
+            limits,
             tls: tls.clone(),
         };
         Redis::new(settings, true)
@@ -46,11 +45,6 @@ pub(in crate::backends) fn nodes(options: &mut Options, response: Duration) -> R
 }
 
 impl Redis {
-    /// How long to wait for one answer.
-    pub(in crate::backends) fn patience(&self) -> Duration {
-        self.settings.limits.response
-    }
-
     /// Connects and logs in, if that is still to be done.
     pub(in crate::backends) async fn reach(&self) -> Result<()> {
         self.greet().await

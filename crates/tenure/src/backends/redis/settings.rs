@@ -134,10 +134,14 @@ impl Settings {
 impl Limits {
     pub(super) fn take(options: &mut Options) -> Result<Limits> {
         Ok(Limits {
-            connect: options.take_duration("connect")?.unwrap_or(CONNECT),
+            connect: connect(options)?,
             response: options.take_duration("response")?.unwrap_or(RESPONSE),
         })
     }
+}
+
+pub(super) fn connect(options: &mut Options) -> Result<Duration> {
+    Ok(options.take_duration("connect")?.unwrap_or(CONNECT))
 }
 
 impl Tls {
@@ -197,7 +201,7 @@ fn invalid(message: impl Into<String>) -> Error {
 /// A server that does not accept within a second is as good as down.
 const CONNECT: Duration = Duration::from_secs(1);
 /// Longer than a fork or a slow script takes; after this the connection is replaced.
-const RESPONSE: Duration = Duration::from_secs(2);
+pub(super) const RESPONSE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

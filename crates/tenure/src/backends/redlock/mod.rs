@@ -28,9 +28,10 @@ use crate::token::FencingToken;
 pub(crate) async fn open(mut options: Options) -> Result<Redlock> {
     let longest = options.take_duration("longest")?.unwrap_or(LONGEST);
     let forgets = options.take_word("nodes", &["volatile", "durable"])? != Some("durable");
-    let nodes = nodes(&mut options, RESPONSE)?;
+    let patience = options.take_duration("response")?.unwrap_or(PATIENCE);
+    let nodes = nodes(&mut options)?;
     options.finish()?;
-    let redlock = Redlock { quorum: Quorum::new(nodes, longest, forgets), rounds: Rounds::default() };
+    let redlock = Redlock { quorum: Quorum { nodes, patience, longest, forgets }, rounds: Rounds::default() };
     redlock.quorum.reach().await?;
     Ok(redlock)
 }
@@ -170,4 +171,4 @@ fn valid(ttl: Duration) -> Duration {
 /// The longest lease that anybody uses on these nodes, unless the URL says otherwise.
 const LONGEST: Duration = Duration::from_secs(60);
 /// How long to wait for one node: far less than a lease, so that a dead one costs little.
-const RESPONSE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(50);

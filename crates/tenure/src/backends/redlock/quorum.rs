@@ -18,6 +18,8 @@ use crate::token::FencingToken;
 /// The nodes, and what makes one count.
 pub(super) struct Quorum {
     pub(super) nodes: Vec<Redis>,
+    /// How long to wait for one node's answer.
+    pub(super) patience: Duration,
     /// The longest lease that anybody uses here.
     pub(super) longest: Duration,
     /// Whether a node may forget a lock by a restart.
@@ -25,10 +27,6 @@ pub(super) struct Quorum {
 }
 
 impl Quorum {
-    pub(super) fn new(nodes: Vec<Redis>, longest: Duration, forgets: bool) -> Quorum {
-        Quorum { nodes, longest, forgets }
-    }
-
     /// A majority.
     pub(super) fn needed(&self) -> usize {
         self.nodes.len() / 2 + 1
@@ -36,8 +34,7 @@ impl Quorum {
 
     /// A lease has to outlast a few rounds.
     pub(super) fn shortest(&self) -> Duration {
-        let patience = self.nodes.first().map_or(Duration::ZERO, Redis::patience);
-        (patience * 4).max(Duration::from_millis(50))
+        (self.patience * 4).max(Duration::from_millis(50))
     }
 
     /// Connects to all; most have to be there.
@@ -58,7 +55,7 @@ impl Quorum {
                 let steady = !self.forgets || node.has_run_for(self.longest).await?;
                 Ok(Vote { attempt, steady })
             };
-            bounded(node, asked).await
+            self.bounded(node, asked).await
         }));
         Votes(answers.await)
     }
@@ -68,7 +65,7 @@ impl Quorum {
         let raised = join_all(self.nodes.iter().zip(&votes.0).map(|(node, vote)| async move {
             match vote {
                 Ok(vote) if vote.is_granted() => {
-                    bounded(node, node.raise(claim, token)).await.unwrap_or(false) && vote.steady
+                    self.bounded(node, node.raise(claim, token)).await.unwrap_or(false) && vote.steady
                 }
                 _ => false,
             }
@@ -80,7 +77,7 @@ impl Quorum {
     pub(super) async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
         let all = join_all(self.nodes.iter().map(|node| async {
             let renewing = async { Ok(node.renew(claims).await) };
-            bounded(node, renewing).await.unwrap_or_default()
+            self.bounded(node, renewing).await.unwrap_or_default()
         }));
         let all = all.await;
         let one = |(number, claim): (usize, &Claim)| {
@@ -107,7 +104,7 @@ impl Quorum {
 
     /// Gives back, or withdraws, on all nodes.
     pub(super) async fn release(&self, claim: &Claim) -> Released {
-        let asked = join_all(self.nodes.iter().map(|node| bounded(node, node.release(claim))));
+        let asked = join_all(self.nodes.iter().map(|node| self.bounded(node, node.release(claim))));
         Released(asked.await)
     }
 
@@ -115,7 +112,7 @@ impl Quorum {
     pub(super) async fn release_granted(&self, claim: &Claim, votes: &Votes) {
         let voted = self.nodes.iter().zip(&votes.0);
         let granted = voted.filter(|(_, vote)| vote.as_ref().is_ok_and(Vote::is_granted));
-        let released = granted.map(|(node, _)| bounded(node, node.release(claim)));
+        let released = granted.map(|(node, _)| self.bounded(node, node.release(claim)));
         // A node that does not answer lets it expire.
         drop(join_all(released).await);
     }
@@ -124,8 +121,8 @@ impl Quorum {
     pub(super) async fn evict(&self, key: &Key, token: FencingToken, owner: Owner) -> Result<bool> {
         let claim = Claim::new(key.clone(), owner, self.longest);
         let evicted = join_all(self.nodes.iter().map(|node| async {
-            let evicted = bounded(node, node.evict(key, token)).await?;
-            Ok(evicted || bounded(node, node.release(&claim)).await?)
+            let evicted = self.bounded(node, node.evict(key, token)).await?;
+            Ok(evicted || self.bounded(node, node.release(&claim)).await?)
         }));
         Released(evicted.await).decide(self.needed(), key)
     }
@@ -139,6 +136,21 @@ impl Quorum {
             return Err(error.unwrap_or_else(|| unavailable("redlock")));
         }
         Ok(seen.into_iter().flatten().collect())
+    }
+}
+
+impl Quorum {
+    /// One node's answer, awaited for no longer than a node may take.
+    async fn bounded<T>(
+        &self,
+        node: &Redis,
+        answer: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let limit = self.patience;
+        tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
+            let message = format!("no answer from {node:?} within {limit:?}");
+            Err(Error::new(ErrorKind::Unavailable, message))
+        })
     }
 }
 
@@ -252,18 +264,6 @@ impl Rounds {
 
     fn rounds(&self) -> std::sync::MutexGuard<'_, HashMap<Owner, u64>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// One node's answer, awaited for no longer than a node may take.
-async fn bounded<T>(node: &Redis, answer: impl Future<Output = Result<T>>) -> Result<T> {
-    let limit = node.patience();
-    match tokio::time::timeout(limit, answer).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            let message = format!("no answer from {node:?} within {limit:?}");
-            Err(Error::new(ErrorKind::Unavailable, message))
-        }
     }
 }
 
