@@ -2,6 +2,9 @@
 //! number of commands. Each case has a server of its own, to hurt it.
 //! `cargo test -p tenure-conformance --test redis -- redlock` runs some of them.
 
+#![expect(clippy::unwrap_used, reason = "a case that panics fails")]
+
+mod encrypted;
 mod faults;
 mod layout;
 mod many;
@@ -23,6 +26,7 @@ fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(4);
     let cases = [
+        encrypted::CASES,
         faults::CASES,
         layout::CASES,
         many::CASES,

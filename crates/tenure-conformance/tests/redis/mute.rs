@@ -1,4 +1,5 @@
-//! A link that drops every message which the server pushes, and nothing else.
+//! A link that drops every message which the server pushes, and whose connections can go dead: they
+//! take everything and give nothing back.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -11,23 +12,31 @@ use anyhow::Result;
 /// Listens for as long as the process lives; nobody connects to it after the case.
 pub(crate) struct Mute {
     port: u16,
-    dropped: Arc<AtomicU32>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    dropped: AtomicU32,
+    /// How many connections were made, and how many of them are dead.
+    made: AtomicU32,
+    dead: AtomicU32,
 }
 
 impl Mute {
     pub(crate) fn start(target: u16) -> Result<Mute> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
-        let dropped = Arc::new(AtomicU32::new(0));
-        let counter = dropped.clone();
+        let shared = Arc::new(Shared::default());
+        let mute = Mute { port, shared: shared.clone() };
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)) else { return };
-                let counter = counter.clone();
-                thread::spawn(move || pass(client, server, &counter));
+                let (shared, number) = (shared.clone(), shared.made.fetch_add(1, Ordering::SeqCst));
+                thread::spawn(move || pass(client, server, &shared, number));
             }
         });
-        Ok(Mute { port, dropped })
+        Ok(mute)
     }
 
     pub(crate) fn address(&self) -> String {
@@ -36,11 +45,21 @@ impl Mute {
 
     /// How many messages were dropped.
     pub(crate) fn dropped(&self) -> u32 {
-        self.dropped.load(Ordering::SeqCst)
+        self.shared.dropped.load(Ordering::SeqCst)
+    }
+
+    /// Lets every connection that there is go dead; new ones live.
+    pub(crate) fn kill(&self) {
+        self.shared.dead.store(self.shared.made.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+
+    /// How many connections were made.
+    pub(crate) fn made(&self) -> u32 {
+        self.shared.made.load(Ordering::SeqCst)
     }
 }
 
-fn pass(client: TcpStream, server: TcpStream, dropped: &AtomicU32) {
+fn pass(client: TcpStream, server: TcpStream, shared: &Shared, number: u32) {
     let (Ok(mut requests), Ok(mut to_server)) = (client.try_clone(), server.try_clone()) else {
         return;
     };
@@ -53,7 +72,9 @@ fn pass(client: TcpStream, server: TcpStream, dropped: &AtomicU32) {
         }
         let text = String::from_utf8_lossy(&frame);
         if text.starts_with('>') && text.contains("\r\nmessage\r\n") {
-            dropped.fetch_add(1, Ordering::SeqCst);
+            shared.dropped.fetch_add(1, Ordering::SeqCst);
+        } else if number < shared.dead.load(Ordering::SeqCst) {
+            continue;
         } else if client.write_all(&frame).is_err() {
             return;
         }

@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The servers that keep the locks.
 #[derive(Debug)]
 pub(super) enum Servers {
-    Cluster(Cluster),
+    Cluster(Box<Cluster>),
     One(Arc<Link>),
 }
 
@@ -33,7 +33,8 @@ impl Servers {
         let target = match settings.place.clone() {
             Place::Cluster(seeds) => {
                 let seed = Target::At(seeds[0].clone());
-                return Servers::Cluster(Cluster::new(seeds, dialer(seed), post.clone()));
+                let cluster = Cluster::new(seeds, dialer(seed), post.clone());
+                return Servers::Cluster(Box::new(cluster));
             }
             Place::One(address) => Target::At(address),
             Place::Sentinel { sentinels, master, login } => {

@@ -83,6 +83,7 @@ pub(super) struct Limits {
 
 /// The files for an encrypted connection; without `ca` the system's roots count.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "read only where TLS is built in"))]
 pub(super) struct Tls {
     pub(super) ca: Option<String>,
     pub(super) cert: Option<String>,

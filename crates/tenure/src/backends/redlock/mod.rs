@@ -75,7 +75,8 @@ impl Redlock {
 
     /// Takes a lost round back.
     async fn undo(&self, claim: &Claim, asked: &Claim, votes: &Votes) {
-        if votes.unsure() {
+        // An earlier request of the same round may be under way as well.
+        if votes.unsure() || asked.doubtful {
             self.start_over(claim, asked).await;
         } else {
             self.quorum.release_granted(asked, votes).await;
