@@ -1,5 +1,6 @@
 //! `cargo xtask servers`: fetch, start, stop and list the real servers that the tests run against.
 
+use std::fmt::Display;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -20,15 +21,12 @@ pub(crate) fn main(arguments: Vec<String>) -> ExitCode {
         ["start", rest @ ..] => Start::parse(rest).and_then(|start| start.run()),
         ["stop"] => stop(),
         ["list"] => list(),
-        ["help" | "-h" | "--help"] | [_, "-h" | "--help"] => {
-            print!("{USAGE}");
-            Ok(())
-        }
+        ["help" | "-h" | "--help"] | [_, "-h" | "--help"] => say(USAGE.trim_end()),
         [] => Err(Failure::Usage("which command?".into())),
         [other, ..] => Err(Failure::Usage(format!("`{}` is not a command", other.escape_debug()))),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::NobodyReads) => ExitCode::SUCCESS,
         Err(Failure::Usage(reason)) => {
             eprintln!("cargo xtask servers: {reason}\n\n{USAGE}");
             ExitCode::from(64)
@@ -41,6 +39,8 @@ pub(crate) fn main(arguments: Vec<String>) -> ExitCode {
 }
 
 enum Failure {
+    /// Standard output was closed, as by `head`: the reader has enough.
+    NobodyReads,
     Other(String),
     Usage(String),
 }
@@ -53,8 +53,18 @@ impl From<tenure_servers::Error> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::Other(error.to_string())
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::NobodyReads,
+            _ => Self::Other(error.to_string()),
+        }
     }
+}
+
+/// Prints a line at once, also into a pipe.
+fn say(line: impl Display) -> Result<(), Failure> {
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{line}")?;
+    Ok(stdout.flush()?)
 }
 
 /// Gets what is missing, all of it also when one fails.
@@ -63,14 +73,14 @@ fn fetch_all(names: &[&str]) -> Result<(), Failure> {
     let mut failed = 0;
     for bundle in bundles(names)? {
         match fetch(bundle) {
-            Ok(path) => println!("{:10} {}", bundle.name(), first(&path).display()),
+            Ok(path) => say(format_args!("{:10} {}", bundle.name(), first(&path).display()))?,
             Err(error) => {
-                println!("{:10} {error}", bundle.name());
+                say(format_args!("{:10} {error}", bundle.name()))?;
                 failed += 1;
             }
         }
     }
-    println!("done in {:.1} s", begin.elapsed().as_secs_f64());
+    say(format_args!("done in {:.1} s", begin.elapsed().as_secs_f64()))?;
     match failed {
         0 => Ok(()),
         count => Err(Failure::Other(format!("{count} could not be had"))),
@@ -143,29 +153,31 @@ impl Start {
             let begin = Instant::now();
             let cluster = start(topology, &self.options)?;
             match self.json {
-                true => println!("{}", json(&cluster)),
-                false => show(&cluster, begin.elapsed()),
+                true => say(json(&cluster))?,
+                false => show(&cluster, begin.elapsed())?,
             }
             clusters.push(cluster);
         }
         let _entry = Running::enter(&clusters)?;
         if !self.json {
-            println!("Ctrl-C, the end of standard input, or `cargo xtask servers stop` ends it.");
+            say(format_args!(
+                "Ctrl-C, the end of standard input, or `cargo xtask servers stop` ends it."
+            ))?;
         }
-        io::stdout().flush()?;
         let mut buffer = [0; 1024];
         while io::stdin().read(&mut buffer)? > 0 {}
         Ok(())
     }
 }
 
-fn show(cluster: &Cluster, took: Duration) {
+fn show(cluster: &Cluster, took: Duration) -> Result<(), Failure> {
     let topology = cluster.topology();
-    println!("{topology}: {} (ready in {} ms)", cluster.url(), took.as_millis());
+    say(format_args!("{topology}: {} (ready in {} ms)", cluster.url(), took.as_millis()))?;
     for node in cluster.nodes() {
-        println!("  {:8} {}  pid {}", node.name(), node.url(), node.pid().unwrap_or_default());
+        let pid = node.pid().unwrap_or_default();
+        say(format_args!("  {:8} {}  pid {pid}", node.name(), node.url()))?;
     }
-    println!("  logs and data: {}", cluster.dir().display());
+    say(format_args!("  logs and data: {}", cluster.dir().display()))
 }
 
 fn json(cluster: &Cluster) -> String {
@@ -242,7 +254,7 @@ impl Running {
 fn stop() -> Result<(), Failure> {
     let running = Running::all();
     if running.is_empty() {
-        println!("nothing runs");
+        say(format_args!("nothing runs"))?;
     }
     for entry in running {
         let pid = Pid::from_raw(entry.pid);
@@ -252,29 +264,29 @@ fn stop() -> Result<(), Failure> {
             true => Err(Failure::Other(format!("process {} does not end", entry.pid))),
             false => Ok(()),
         })?;
-        print!("{}", indent("stopped ", &entry.text));
+        say(indent("stopped ", &entry.text))?;
     }
     Ok(())
 }
 
 fn list() -> Result<(), Failure> {
-    println!("{:15} {:12} where it comes from", "topology", "version");
+    say(format_args!("{:15} {:12} where it comes from", "topology", "version"))?;
     for topology in Topology::ALL {
         let origins: Vec<_> = topology.bundles().iter().map(|&bundle| origin(bundle)).collect();
         let version = &origins[0].0;
         let places: Vec<&str> = origins.iter().map(|(_, place)| place.as_str()).collect();
-        println!("{:15} {version:12} {}", topology.name(), places.join(", Java: "));
+        say(format_args!("{:15} {version:12} {}", topology.name(), places.join(", Java: ")))?;
     }
-    println!("options:");
+    say(format_args!("options:"))?;
     for bundle in [Bundle::Redis8, Bundle::Valkey] {
         let (version, place) = origin(bundle);
-        println!("{:15} {version:12} {place}", bundle.name());
+        say(format_args!("{:15} {version:12} {place}", bundle.name()))?;
     }
-    println!("\nfetched into {}", dir().display());
+    say(format_args!("\nfetched into {}", dir().display()))?;
     let running = Running::all();
-    println!("running: {}", if running.is_empty() { "nothing" } else { "" });
+    say(format_args!("running: {}", if running.is_empty() { "nothing" } else { "" }))?;
     for entry in running {
-        print!("{}", indent(&format!("  pid {} ", entry.pid), &entry.text));
+        say(indent(&format!("  pid {} ", entry.pid), &entry.text))?;
     }
     Ok(())
 }
@@ -297,7 +309,7 @@ fn short(version: &str) -> String {
 }
 
 fn indent(prefix: &str, text: &str) -> String {
-    text.lines().map(|line| format!("{prefix}{line}\n")).collect()
+    text.lines().map(|line| format!("{prefix}{line}")).collect::<Vec<_>>().join("\n")
 }
 
 const USAGE: &str = "\

@@ -21,8 +21,8 @@ struct Row {
 }
 
 impl Comparison {
-    /// Lets every subject have its turn, `rounds` times. A turn may do its thing `repeat` times, for
-    /// what is too short to be timed alone.
+    /// Lets every subject have its turn, `rounds` times. A turn may do its thing `repeat` times,
+    /// for what is too short to be timed alone.
     pub(crate) fn run(
         rounds: usize,
         repeat: u32,

@@ -1,5 +1,5 @@
-//! Side-by-side measurements: subjects take turns in one run, so that a noisy machine disturbs all of
-//! them alike, and what counts is the ratio to the first.
+//! Side-by-side measurements: subjects take turns in one run, so that a noisy machine disturbs all
+//! of them alike, and what counts is the ratio to the first.
 
 mod compare;
 mod embedded;

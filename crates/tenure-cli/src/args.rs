@@ -33,6 +33,7 @@ pub(crate) enum Verb {
     Show(Show),
     Evict(Evict),
     Wait(Wait),
+    Doctor(Doctor),
     Completions(Completions),
     Man(Man),
     Help(Help),
@@ -132,6 +133,14 @@ pub(crate) struct Wait {
 
     /// The name of the lock
     pub(crate) key: String,
+}
+
+/// Examine the server for what could break a lock; exit code 1 if something does
+#[derive(Debug, clap::Args)]
+pub(crate) struct Doctor {
+    /// Print a JSON array of findings
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Print a completion script for a shell

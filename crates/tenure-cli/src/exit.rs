@@ -56,8 +56,8 @@ pub(crate) fn table() -> String {
         text.push_str(&format!("  {code:>5}  {meaning}\n"));
     }
     text.push_str(
-        "\n`run` passes on whatever code its command exits with, the ones above included; the last\n\
-         line of `run --json` names the cause, and --busy-exit chooses another code for busy.\n",
+        "\n`run` passes on whatever code its command exits with, the ones above included; the\n\
+         last line of `run --json` names the cause, and --busy-exit changes the code for busy.\n",
     );
     text
 }

@@ -139,7 +139,7 @@ fn a_script_has_its_terminal_back_after_a_run() {
 #[test]
 fn stopping_the_whole_job_by_hand_does_not_stop_the_renewals() {
     let store = Store::new();
-    let run = ["run", "--ttl", "1s", "k", "--", "sh", "-c", "echo ready; read x; exit 4"];
+    let run = ["run", "--ttl", "3s", "k", "--", "sh", "-c", "echo ready; read x; exit 4"];
     let mut terminal = Terminal::start(&mut store.tenure(run));
     terminal.expect("ready");
     let token = store.token("k");
@@ -148,7 +148,7 @@ fn stopping_the_whole_job_by_hand_does_not_stop_the_renewals() {
     let begin = Instant::now();
     eventually("two leases are over", || {
         assert_eq!(store.token("k"), token);
-        begin.elapsed() > Duration::from_secs(2)
+        begin.elapsed() > Duration::from_secs(6)
     });
     kill_process_group(job, Signal::CONT).unwrap();
     terminal.press("\n");
@@ -162,7 +162,7 @@ fn a_stopped_job_keeps_its_lock_and_goes_on_in_the_foreground() {
     }
     let store = Store::new();
     let mut shell = shell(&store);
-    shell.press("tenure run --ttl 1s k -- sh -c 'echo ready; read x; echo got-$x; exit 3'\n");
+    shell.press("tenure run --ttl 3s k -- sh -c 'echo ready; read x; echo got-$x; exit 3'\n");
     shell.expect("\nready");
     let token = store.token("k");
     shell.press("\x1a");
@@ -170,7 +170,7 @@ fn a_stopped_job_keeps_its_lock_and_goes_on_in_the_foreground() {
     let begin = Instant::now();
     eventually("two leases are over", || {
         assert_eq!(store.token("k"), token, "the lock is kept while the job is stopped");
-        begin.elapsed() > Duration::from_secs(2)
+        begin.elapsed() > Duration::from_secs(6)
     });
     shell.press("fg\n");
     shell.expect("tenure run");
@@ -188,16 +188,19 @@ fn a_job_goes_on_in_the_background() {
     }
     let store = Store::new();
     let mut shell = shell(&store);
-    let script = "echo ready; while ! test -e go; do sleep 0.02; done; echo done-$((40 + 2))";
-    shell.press(&format!("tenure run k -- sh -c '{script}'\n"));
+    // Nothing is forked here: a shell stopped between vfork and exec hangs, also without us.
+    let script = "echo ready; read x <go; echo done-$((40 + 2))";
+    shell.press(&format!("mkfifo go; tenure run k -- sh -c '{script}'\n"));
     shell.expect("\nready");
     shell.press("\x1a");
     shell.expect("Stopped");
     shell.press("bg\n");
     shell.expect("&");
-    shell.press("touch go; echo shell has the $((3 * 7)) terminal\n");
-    shell.expect("shell has the 21 terminal");
-    shell.expect("done-42");
+    shell.press("echo >go; echo shell has the $((3 * 7)) terminal\n");
+    eventually("shell and job both go on", || {
+        let screen = shell.all();
+        screen.contains("shell has the 21 terminal") && screen.contains("done-42")
+    });
 }
 
 #[test]

@@ -177,3 +177,15 @@ fn prefix_and_default_lease_come_from_the_url() {
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed[0]["key"], "k", "hidden again in answers");
 }
+
+#[test]
+fn a_good_store_has_no_fault() {
+    let store = Store::new();
+    let output = store.output(["doctor"]);
+    assert_eq!(code(&output), 0);
+    assert!(text(&output.stdout).ends_with("sqlite: 0 faults, 0 warnings\n"), "{output:?}");
+    let output = store.output(["doctor", "--json"]);
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let fields = ["grade", "subject", "detail", "advice"];
+    assert!(rows.iter().all(|row| fields.iter().all(|field| row[field].is_string())), "{rows:?}");
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure::backend::{Backend, Claim, Grant, Info, Scope, Wakeup};
-use tenure::{Attempt, Error, ErrorKind, FencingToken, Holding, Key, Result};
+use tenure::{Attempt, Error, ErrorKind, FencingToken, Finding, Holding, Key, Result};
 
 /// What goes wrong.
 #[derive(Clone, Debug)]
@@ -156,6 +156,10 @@ impl<B: Backend> Backend for Faulty<B> {
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
         self.call(self.inner.evict(key, token)).await
     }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.call(self.inner.examine()).await
+    }
 }
 
 fn gone(what: &str) -> Error {
@@ -191,5 +195,8 @@ impl<B: Backend> Backend for Borrowed<B> {
     }
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
         self.0.evict(key, token).await
+    }
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.0.examine().await
     }
 }

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use tenure::backend::{Backend, Claim, Grant, Info, Scope};
 use tenure::backends::Memory;
 use tenure::{
-    Attempt, Client, Config, ErrorKind, Event, FencingToken, Holding, Key, LostReason, Result,
+    Attempt, Client, Config, ErrorKind, Event, FencingToken, Finding, Holding, Key, LostReason,
+    Result,
 };
 use tenure_conformance::fault::{Cut, Faults, Faulty};
 use tokio::time::{Instant, advance, sleep, timeout};
@@ -49,6 +50,9 @@ impl Backend for Shared {
     }
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
         self.0.evict(key, token).await
+    }
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.0.examine().await
     }
 }
 
@@ -302,6 +306,9 @@ impl Backend for EagerRef {
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
         self.0.0.evict(key, token).await
     }
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.0.0.examine().await
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -387,6 +394,25 @@ async fn shutdown_on_a_dead_server_ends_and_says_so() {
     let error = timeout(TTL, ending).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(guard.check().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_at_a_hung_server_ends() {
+    let (client, faults) = faulty(Faults::default());
+    let guard = client.lock("k").acquire().await.unwrap();
+    faults.0.cut(Cut::Hung);
+    assert_eq!(client.list("").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let lock = client.lock("k");
+    assert_eq!(lock.holding().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(lock.evict(guard.token()).await.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prefix_that_cannot_begin_a_key_is_reported() {
+    let client = Config::default().prefix("a\n").over(Memory::new());
+    assert_eq!(client.lock("k").acquire().await.unwrap_err().kind(), ErrorKind::Invalid);
+    let config: Config = "memory:?prefix=%0a".parse().unwrap();
+    assert_eq!(config.connect().await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 #[tokio::test(start_paused = true)]

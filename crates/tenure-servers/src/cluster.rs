@@ -110,12 +110,14 @@ impl Cluster {
             return Err(Error::failed(name(), "there is nobody to take over"));
         }
         let stopped = run::step_down(self, old)?;
-        let new = self.wait_leader(|node| node.name() != old.name());
+        let another = |node: &Node| node.name() != old.name();
+        let elected = self.wait_leader(another);
         if stopped {
             old.restart()?;
         }
+        elected?;
         self.wait_ready()?;
-        new
+        self.wait_leader(another)
     }
 
     /// Waits for a leader that fits.

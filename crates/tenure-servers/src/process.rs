@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::guardian;
+use crate::wait::wait_until;
 
 /// How to start a process, as often as needed.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) argv: Vec<OsString>,
-    /// The whole environment beside `PATH`, `HOME` and `LANG`: servers take options from variables
-    /// (etcd from every `ETCD_*`), and those of a developer's shell are none of theirs.
+    /// The whole environment beside `PATH`, `HOME`, `TMPDIR` and `LANG`: servers take options from
+    /// variables (etcd from every `ETCD_*`), and those of a developer's shell are none of theirs.
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) dir: PathBuf,
     pub(crate) log: PathBuf,
@@ -44,6 +45,7 @@ impl Launch {
             .env_clear()
             .env("PATH", path)
             .env("HOME", &self.dir)
+            .env("TMPDIR", &self.dir)
             .env("LANG", "C")
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.dir)
@@ -125,7 +127,7 @@ impl Process {
         }
     }
 
-    /// SIGKILL to it and its children, and waits for its end.
+    /// SIGKILL to it and its children, and waits for the end of all.
     ///
     /// PostgreSQL's children end by themselves some time after the postmaster, but until then a new
     /// postmaster refuses to start.
@@ -134,13 +136,16 @@ impl Process {
             return;
         }
         self.signal(Signal::STOP);
+        // A signal works a moment later; until then there may be one more child.
+        wait_for(|| !matches!(state(self.id()), Some('R' | 'S' | 'D')));
         let children = children(self.id());
         self.signal(Signal::KILL);
-        for child in children {
+        for &child in &children {
             send(child, Signal::KILL);
         }
-        // SIGKILL cannot be refused; what lasts is the teardown of its memory.
+        // SIGKILL cannot be refused; what lasts is the teardown of their memory.
         self.wait(Duration::from_secs(30));
+        wait_for(|| children.iter().all(|&child| matches!(state(child), None | Some('Z' | 'X'))));
     }
 }
 
@@ -177,6 +182,19 @@ fn send(pid: u32, signal: Signal) {
         // It may have ended by itself meanwhile, which is what every signal here is for anyway.
         kill_process(pid, signal).ok();
     }
+}
+
+/// The state of a process: `R`unning, `S`leeping, s`T`opped, `Z`ombie …
+fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Waits for what takes milliseconds, unless the machine has worse to do.
+fn wait_for(done: impl Fn() -> bool) {
+    let waited = wait_until(Duration::from_secs(5), || if done() { Ok(()) } else { Err(()) });
+    // Not worth a failure of its own: what comes next shows whether it matters.
+    waited.ok();
 }
 
 fn children(pid: u32) -> Vec<u32> {

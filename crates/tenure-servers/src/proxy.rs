@@ -89,9 +89,9 @@ impl Proxy {
         self.change(|settings| settings.rate = Some(bytes_per_second.max(1)));
     }
 
-    /// Swallows the n-th answer from now on, 1 being the next, and resets its connection: the server
-    /// has done the work, and the client cannot know. An answer is what the server sends after the
-    /// client has sent something; answers of all connections are counted together.
+    /// Swallows the n-th answer from now on, 1 being the next, and resets its connection: the
+    /// server has done the work, and the client cannot know. An answer is what the server sends
+    /// after the client has sent something; answers of all connections are counted together.
     pub fn swallow_answer(&self, n: u32) {
         self.change(|settings| settings.swallow = n);
     }
@@ -150,8 +150,8 @@ impl Shared {
         self.settings.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Waits until what came then may go on in this direction, or the link is torn. Returns the rate
-    /// to send it with.
+    /// Waits until what came then may go on in this direction, or the link is torn. Returns the
+    /// rate to send it with.
     fn wait_due(&self, direction: Direction, came: Instant, link: &Link) -> Option<u32> {
         let mut settings = self.settings();
         while !link.is_torn() {

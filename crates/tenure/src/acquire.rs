@@ -175,6 +175,10 @@ impl Asking {
         loop {
             let sent = self.shared.clock.now();
             match self.ask_once().await? {
+                // The keeper may have stopped: what is granted now would not be renewed.
+                Ok(Attempt::Granted(_)) if self.shared.is_closing() => {
+                    return Err(self.end(End::Tell(Err(closed()))));
+                }
                 Ok(Attempt::Granted(grant)) => match self.grip(grant, sent) {
                     Some(grip) => return Ok(grip),
                     None => self.doubts(too_late(&self.ask.key))?,

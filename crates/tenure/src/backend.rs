@@ -9,13 +9,14 @@ use async_trait::async_trait;
 use crate::claim::{Attempt, Holding};
 pub use crate::claim::{Claim, Grant, Mode, Note, Owner};
 use crate::error::Result;
+use crate::finding::Finding;
 use crate::key::Key;
 use crate::token::FencingToken;
 
 /// A lock server, as short as it can be said. [`Client`](crate::Client) makes everything else of
 /// it.
 ///
-/// Three verbs decide, two are hints, two are for people. There are no default methods, so that a
+/// Three verbs decide, two are hints, three are for people. There are no default methods, so that a
 /// layer (a `Backend` that owns a `Backend`) cannot forget one; a new verb is a breaking release.
 ///
 /// | verb | must | must not | may the core drop it? |
@@ -41,7 +42,7 @@ use crate::token::FencingToken;
 /// use std::sync::atomic::{AtomicU64, Ordering};
 /// use std::time::Duration;
 /// use tenure::backend::{Backend, Claim, Grant, Info, Scope};
-/// use tenure::{Attempt, Client, FencingToken, Holding, Key, Result, backends::Memory};
+/// use tenure::{Attempt, Client, FencingToken, Finding, Holding, Key, Result, backends::Memory};
 ///
 /// #[derive(Debug)]
 /// struct Counted<B>(B, AtomicU64);
@@ -66,6 +67,7 @@ use crate::token::FencingToken;
 ///     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
 ///         self.0.evict(key, token).await
 ///     }
+///     async fn examine(&self) -> Result<Vec<Finding>> { self.0.examine().await }
 /// }
 ///
 /// let locks = Client::new(Counted(Memory::new(), AtomicU64::new(0)));
@@ -121,6 +123,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// `Unavailable` and the like; `Unsupported` where the server cannot.
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool>;
+
+    /// Looks at everything on the server that could break a promise, for people.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` and the like, if not even that can be asked.
+    async fn examine(&self) -> Result<Vec<Finding>>;
 }
 
 /// Which keys a listing is about.
@@ -302,5 +311,8 @@ impl Backend for Arc<dyn Backend> {
     }
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
         (**self).evict(key, token).await
+    }
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        (**self).examine().await
     }
 }

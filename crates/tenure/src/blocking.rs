@@ -27,6 +27,7 @@ use crate::backend::Info;
 use crate::claim::{Attempt, Busy, Holding, Lost, LostReason};
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::finding::Finding;
 use crate::key::Key;
 use crate::lease::Lease;
 use crate::token::FencingToken;
@@ -92,6 +93,15 @@ impl Client {
     /// `Unavailable` and the like.
     pub fn list(&self, prefix: &str) -> Result<Vec<Holding>> {
         wait(self.0.list(prefix))
+    }
+
+    /// Examines the server for what could break a promise, for people.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` and the like, if not even that can be asked.
+    pub fn examine(&self) -> Result<Vec<Finding>> {
+        wait(self.0.examine())
     }
 
     /// Returns when everything that was dropped so far has been given back.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::backend::{Info, Note, Scope};
 use crate::claim::{Holding, LostReason};
 use crate::error::{Error, ErrorKind, Result};
+use crate::finding::Finding;
 use crate::janitor::Janitor;
 use crate::key::Key;
 use crate::lock::Lock;
@@ -82,10 +83,26 @@ impl Client {
     pub fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<Holding>>> + Send + use<> {
         let (client, prefix) = (self.clone(), format!("{}{prefix}", self.prefix));
         async move {
-            let shared = client.shared().clone();
-            let list = async move { shared.backend.list(Scope::Prefix(&prefix)).await };
-            let found = client.shared().home.run(list).await??;
-            Ok(client.hide_prefix(found))
+            let backend = client.shared().backend.clone();
+            let list = async move { backend.list(Scope::Prefix(&prefix)).await };
+            Ok(client.hide_prefix(client.shared().look(list).await?))
+        }
+    }
+
+    /// Examines the server for what could break a promise, for people. See `tenure doctor`.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` and the like, if not even that can be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future has no effect.
+    pub fn examine(&self) -> impl Future<Output = Result<Vec<Finding>>> + Send + use<> {
+        let shared = self.shared().clone();
+        async move {
+            let backend = shared.backend.clone();
+            shared.look(async move { backend.examine().await }).await
         }
     }
 

@@ -121,10 +121,10 @@ impl Config {
     ///
     /// **Cancel safe.** Dropping the future closes what was opened.
     pub async fn connect(self) -> Result<Client> {
-        let options = self.options()?;
+        let options = self.checked()?;
         let home = if is_local(&options) { Home::caller() } else { Home::thread()? };
         let backend = open_at(&home, options).await?;
-        self.build(backend, home)
+        Ok(self.build(backend, home))
     }
 
     /// The bare backend, to put layers around it; give the result to [`over`](Config::over).
@@ -141,17 +141,18 @@ impl Config {
         async move { backends::open(options?).await }
     }
 
-    /// A client with these settings over that backend.
+    /// A client with these settings over that backend. A prefix that cannot begin a key is reported
+    /// by the first lock.
     ///
     /// # Panics
     ///
-    /// If the system cannot start the client's thread, or a prefix is set that cannot begin a key.
+    /// If the system cannot start the client's thread.
     pub fn over(self, backend: impl Backend) -> Client {
         let home = match backend.info().reach {
             Reach::Process => Home::caller(),
             Reach::Machine | Reach::Network => Home::thread().expect("a thread can be started"),
         };
-        self.build(Arc::new(backend), home).expect("the prefix can begin a key")
+        self.build(Arc::new(backend), home)
     }
 
     /// Connects without async. See [`blocking`](crate::blocking).
@@ -161,10 +162,9 @@ impl Config {
     /// As for [`connect`](Config::connect).
     pub fn connect_blocking(self) -> Result<crate::blocking::Client> {
         // Always on a thread of its own: there may be no runtime at all.
-        let home = Home::thread()?;
-        let options = self.options()?;
+        let (options, home) = (self.checked()?, Home::thread()?);
         let backend = crate::blocking::wait(open_at(&home, options))?;
-        Ok(crate::blocking::Client::new(self.build(backend, home)?))
+        Ok(crate::blocking::Client::new(self.build(backend, home)))
     }
 
     fn options(&self) -> Result<Options> {
@@ -174,11 +174,15 @@ impl Config {
         })
     }
 
-    fn build(self, backend: Arc<dyn Backend>, home: Home) -> Result<Client> {
+    /// The URL, if the rest is fit to be used with it.
+    fn checked(&self) -> Result<Options> {
         if !self.prefix.is_empty() {
-            // A prefix that cannot begin a key would be found out only with the first lock.
             crate::Key::new(&self.prefix)?;
         }
+        self.options()
+    }
+
+    fn build(self, backend: Arc<dyn Backend>, home: Home) -> Client {
         let name = self.owner.unwrap_or_else(program);
         let defaults = Defaults {
             ttl: self.ttl.unwrap_or(DEFAULT_TTL),
@@ -187,7 +191,7 @@ impl Config {
             note: Note::new(name, host(), std::process::id(), ""),
         };
         let shared = Shared::new(backend, home, self.observers);
-        Ok(Client::build(shared, defaults, &self.prefix))
+        Client::build(shared, defaults, &self.prefix)
     }
 }
 

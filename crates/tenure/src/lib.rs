@@ -2,7 +2,8 @@
 //! Every grant carries a fencing token, so that the protected resource can refuse a stale holder.
 //!
 //! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use std::error::Error;
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn Error>> {
 //! # struct Db; impl Db { async fn update_if_newer(&self, _: tenure::FencingToken, _: &str)
 //! #     -> Result<(), std::io::Error> { Ok(()) } }
 //! # let db = Db;
@@ -51,8 +52,8 @@
 //! | `redis+sentinel://`, `redis+cluster://` | the same | best effort | network |
 //! | `redlock://` | any | strict | network |
 //!
-//! [`Client::info`] says the same in code. Leases are 30 s and renewed every third of that by default;
-//! see [`Config`] for the options that every URL takes.
+//! [`Client::info`] says the same in code. Leases are 30 s and renewed every third of that by
+//! default; see [`Config`] for the options that every URL takes.
 //!
 //! # How a program ends
 //!
@@ -61,8 +62,8 @@
 //! [`Guard::release`] waits for the server's word, [`Client::flush`] for everything dropped so far,
 //! and [`Client::shutdown`] ends a client in good order.
 //!
-//! Turn on rustc's lint `let_underscore_drop`: it catches `let _ = lock.acquire().await?`, which takes
-//! the lock and gives it back at once.
+//! Turn on rustc's lint `let_underscore_drop`: it catches `let _ = lock.acquire().await?`, which
+//! takes the lock and gives it back at once.
 //!
 //! # Cargo features
 //!
@@ -82,6 +83,7 @@ mod clock;
 mod config;
 mod error;
 pub mod fence;
+mod finding;
 mod guard;
 mod held;
 mod home;
@@ -106,12 +108,13 @@ pub use claim::{Attempt, Busy, Holder, Holding, Lost, LostReason, Waiter};
 pub use client::Client;
 pub use config::Config;
 pub use error::{Error, ErrorKind, Result};
+pub use finding::{Finding, Grade};
 pub use guard::Guard;
 pub use key::Key;
 pub use lease::Lease;
 pub use lock::Lock;
 pub use observe::Event;
-pub use options::{Options, duration};
+pub use options::duration;
 pub use reentrant::Reentrant;
 pub use token::FencingToken;
 

@@ -197,14 +197,9 @@ impl Lock {
     pub fn holding(&self) -> impl Future<Output = Result<Option<Holding>>> + Send + use<> {
         let (client, key) = (self.client.clone(), self.full_key());
         async move {
-            let key = key?;
-            let shared = client.shared().clone();
-            let found = client
-                .shared()
-                .home
-                .run(async move { shared.backend.list(Scope::Key(&key)).await })
-                .await??;
-            Ok(client.hide_prefix(found).pop())
+            let (key, backend) = (key?, client.shared().backend.clone());
+            let list = async move { backend.list(Scope::Key(&key)).await };
+            Ok(client.hide_prefix(client.shared().look(list).await?).pop())
         }
     }
 
@@ -252,7 +247,7 @@ impl Lock {
         let (shared, key) = (self.client.shared().clone(), self.full_key());
         async move {
             let (key, backend) = (key?, shared.backend.clone());
-            shared.home.run(async move { backend.evict(&key, token).await }).await?
+            shared.look(async move { backend.evict(&key, token).await }).await
         }
     }
 

@@ -101,6 +101,15 @@ impl Shared {
         }
     }
 
+    /// Asks something for people, where the client's tasks run.
+    pub(crate) async fn look<T: Send + 'static>(
+        self: &Arc<Self>,
+        call: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let shared = self.clone();
+        self.home.run(async move { shared.call(LOOK, call).await }).await?
+    }
+
     /// How long to wait for one answer: well below the lease, so that a hung call leaves time for
     /// another.
     pub(crate) fn answer_limit(ttl: Duration) -> Duration {
@@ -124,6 +133,9 @@ impl Drop for User {
         self.shared.keeper.stop();
     }
 }
+
+/// How long a question for people may take.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// The longest that dropping the last handle may block, and only if a release is pending.
 const LAST_WAIT: Duration = Duration::from_secs(1);

@@ -1,6 +1,7 @@
 //! One file per verb, and what they share: the client.
 
 mod completions;
+mod doctor;
 mod evict;
 mod help;
 mod ls;
@@ -25,6 +26,7 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
         Verb::Show(args) => show::run(&connect(url)?, &args),
         Verb::Evict(args) => evict::run(&connect(url)?, &args),
         Verb::Wait(args) => wait::run(url, &args),
+        Verb::Doctor(args) => doctor::run(&connect(url)?, &args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Man(args) => man::run(&args),
         Verb::Help(args) => help::run(&args),

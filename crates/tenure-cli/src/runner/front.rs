@@ -119,7 +119,7 @@ impl Front<'_> {
 
     fn hear(&mut self, message: ToFront) {
         match message {
-            ToFront::Exit { code, .. } => {
+            ToFront::Exit(code) => {
                 let code = u8::try_from(code).unwrap_or(exit::INTERNAL);
                 self.exit = Some((code, time::now() + LAST_WORDS));
             }

@@ -4,7 +4,7 @@
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, getpid, set_child_subreaper, setpgid};
@@ -33,8 +33,8 @@ pub(super) struct Start<'a> {
     pub(super) deadline: &'static AtomicU64,
 }
 
-/// How it ended: the code, the signal that ended the command (or 0), and the cause in a word.
-struct Ending(u8, i32, &'static str);
+/// How it ended: the exit code, and the cause in a word.
+struct Ending(u8, &'static str);
 
 /// Does all of the keeper's work. Never returns: the caller is a copy of the front.
 pub(super) fn run(start: Start<'_>) -> ! {
@@ -60,11 +60,22 @@ fn attend(start: Start<'_>) -> u8 {
         Keeper { job, talk: talk.clone(), front, signals, terminal, inherited, deadline };
     let ending = keeper.keep(&mut desk).unwrap_or_else(|failure| {
         talk.failed(&failure);
-        Ending(failure.code, 0, "error")
+        Ending(failure.code, "error")
     });
-    talk.exit(ending.0, ending.2);
-    desk.tell(ToFront::Exit { code: ending.0.into(), signal: ending.1 });
+    talk.exit(ending.0, ending.1);
+    desk.tell(ToFront::Exit(ending.0.into()));
+    until_alone();
     ending.0
+}
+
+/// Gives the library's threads a moment to close the store and take its files away: the client is
+/// dropped, but what they were about may have kept it for longer than us.
+fn until_alone() {
+    let end = time::now() + CLEAN_UP_LIMIT;
+    let threads = || std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    while threads() > 1 && time::now() < end {
+        std::thread::sleep(CLEAN_UP_LOOK);
+    }
 }
 
 struct Keeper<'a> {
@@ -90,17 +101,18 @@ impl Keeper<'_> {
         };
         self.talk.acquired(guard.token(), time::now().saturating_sub(begin));
         let outcome = self.work(desk, &guard);
-        // Whatever came of it: no process of ours works under the lock any more.
+        // Whatever came of it: nothing works under the lock any more, and a release that takes its
+        // time is no reason for the front to step in.
+        self.deadline.store(u64::MAX, Ordering::Release);
         let token = guard.token();
         let lost = release(desk, guard, &self.talk);
         Ok(match (outcome?, lost) {
-            (Outcome::Lost, _) => Ending(exit::LOST, 0, "lost"),
+            (Outcome::Lost, _) => Ending(exit::LOST, "lost"),
             (Outcome::Done { .. }, Some((word, why))) => {
                 self.talk.lost(token, word, why);
-                Ending(exit::LOST, 0, "lost")
+                Ending(exit::LOST, "lost")
             }
-            (Outcome::Done { code, signal: 0 }, None) => Ending(code, 0, "command"),
-            (Outcome::Done { code, signal }, None) => Ending(code, signal, "signal"),
+            (Outcome::Done { code, cause }, None) => Ending(code, cause),
         })
     }
 
@@ -143,7 +155,7 @@ impl Keeper<'_> {
                 if self.job.busy_exit != exit::DONE {
                     self.talk.busy(&busy);
                 }
-                Ok(Err(Ending(self.job.busy_exit, 0, "busy")))
+                Ok(Err(Ending(self.job.busy_exit, "busy")))
             }
             Ok(Err(error)) => Err(error.into()),
             Err(cut) => {
@@ -167,9 +179,9 @@ impl Keeper<'_> {
 /// The wait for the lock was ended from outside.
 fn given_up(cut: Cut) -> Result<Ending, Failure> {
     match cut {
-        Cut::Signal(signal) => Ok(Ending(exit::by_signal(signal), 0, "signal")),
+        Cut::Signal(signal) => Ok(Ending(exit::by_signal(signal), "signal")),
         // Nobody is there to hear it.
-        Cut::FrontGone | Cut::Late => Ok(Ending(exit::INTERNAL, 0, "error")),
+        Cut::FrontGone | Cut::Late => Ok(Ending(exit::INTERNAL, "error")),
         Cut::System(error) => Err(Failure::system("wait for the lock", error)),
     }
 }
@@ -196,4 +208,6 @@ fn release(desk: &mut Desk, guard: Guard, talk: &Talk) -> Option<(&'static str, 
     None
 }
 
+const CLEAN_UP_LIMIT: Duration = Duration::from_millis(100);
+const CLEAN_UP_LOOK: Duration = Duration::from_micros(100);
 const WITHDRAW_LIMIT: Duration = Duration::from_secs(1);

@@ -20,8 +20,8 @@ pub(super) enum ToKeeper {
 /// What the keeper tells the front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ToFront {
-    /// Leave with this code; the signal that ended the command, or 0.
-    Exit { code: i32, signal: i32 },
+    /// Leave with this code.
+    Exit(i32),
     /// The lock is held: from now on watch over its end.
     Held,
     /// The command runs, in this process group.
@@ -53,25 +53,23 @@ impl<S: Message, R: Message> End<S, R> {
     /// Sends, and never waits: the other may be stopped. There is room for hundreds of messages;
     /// that the other is gone is learnt by reading.
     pub(super) fn send(&self, message: S) {
-        let (kind, numbers) = message.encode();
-        let mut packet = [kind, 0, 0, 0, 0, 0, 0, 0, 0];
-        packet[1..5].copy_from_slice(&numbers[0].to_ne_bytes());
-        packet[5..9].copy_from_slice(&numbers[1].to_ne_bytes());
+        let (kind, number) = message.encode();
+        let [a, b, c, d] = number.to_ne_bytes();
+        let packet = [kind, a, b, c, d];
         let _gone_or_full = send(&self.0, &packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
     /// The next message, if one is there.
     pub(super) fn next(&self) -> News<R> {
-        let mut packet = [0_u8; 9];
+        let mut packet = [0_u8; 5];
         match recv(&self.0, &mut packet, RecvFlags::DONTWAIT) {
-            Ok((9, _)) => {}
+            Ok((5, _)) => {}
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return News::Nothing,
             // A packet of another length is never sent, an error means that nothing more will come.
             Ok(_) | Err(_) => return News::Gone,
         }
-        let [kind, a, b, c, d, e, f, g, h] = packet;
-        let numbers = [i32::from_ne_bytes([a, b, c, d]), i32::from_ne_bytes([e, f, g, h])];
-        R::decode(kind, numbers).map_or(News::Nothing, News::Message)
+        let [kind, a, b, c, d] = packet;
+        R::decode(kind, i32::from_ne_bytes([a, b, c, d])).map_or(News::Nothing, News::Message)
     }
 }
 
@@ -81,45 +79,45 @@ impl<S, R> AsFd for End<S, R> {
     }
 }
 
-/// A kind and two numbers: all that has to be said.
+/// A kind and a number: all that has to be said.
 pub(super) trait Message: Sized {
-    fn encode(&self) -> (u8, [i32; 2]);
-    fn decode(kind: u8, numbers: [i32; 2]) -> Option<Self>;
+    fn encode(&self) -> (u8, i32);
+    fn decode(kind: u8, number: i32) -> Option<Self>;
 }
 
 impl Message for ToKeeper {
-    fn encode(&self) -> (u8, [i32; 2]) {
+    fn encode(&self) -> (u8, i32) {
         match *self {
-            ToKeeper::Continue => (b'C', [0, 0]),
-            ToKeeper::Signal(signal) => (b'S', [signal, 0]),
+            ToKeeper::Continue => (b'C', 0),
+            ToKeeper::Signal(signal) => (b'S', signal),
         }
     }
 
-    fn decode(kind: u8, [first, _]: [i32; 2]) -> Option<ToKeeper> {
+    fn decode(kind: u8, number: i32) -> Option<ToKeeper> {
         match kind {
             b'C' => Some(ToKeeper::Continue),
-            b'S' => Some(ToKeeper::Signal(first)),
+            b'S' => Some(ToKeeper::Signal(number)),
             _ => None,
         }
     }
 }
 
 impl Message for ToFront {
-    fn encode(&self) -> (u8, [i32; 2]) {
+    fn encode(&self) -> (u8, i32) {
         match *self {
-            ToFront::Exit { code, signal } => (b'X', [code, signal]),
-            ToFront::Held => (b'H', [0, 0]),
-            ToFront::Started(group) => (b'P', [group, 0]),
-            ToFront::Stopped(signal) => (b'Z', [signal, 0]),
+            ToFront::Exit(code) => (b'X', code),
+            ToFront::Held => (b'H', 0),
+            ToFront::Started(group) => (b'P', group),
+            ToFront::Stopped(signal) => (b'Z', signal),
         }
     }
 
-    fn decode(kind: u8, [first, second]: [i32; 2]) -> Option<ToFront> {
+    fn decode(kind: u8, number: i32) -> Option<ToFront> {
         match kind {
-            b'X' => Some(ToFront::Exit { code: first, signal: second }),
+            b'X' => Some(ToFront::Exit(number)),
             b'H' => Some(ToFront::Held),
-            b'P' => Some(ToFront::Started(first)),
-            b'Z' => Some(ToFront::Stopped(first)),
+            b'P' => Some(ToFront::Started(number)),
+            b'Z' => Some(ToFront::Stopped(number)),
             _ => None,
         }
     }
@@ -133,12 +131,7 @@ mod tests {
     fn messages_arrive_in_order_and_the_end_is_seen_after_them() {
         let (front, keeper) = pair().unwrap();
         assert_eq!(front.next(), News::Nothing);
-        let sent = [
-            ToFront::Held,
-            ToFront::Started(71),
-            ToFront::Stopped(20),
-            ToFront::Exit { code: 143, signal: 15 },
-        ];
+        let sent = [ToFront::Held, ToFront::Started(71), ToFront::Stopped(20), ToFront::Exit(143)];
         sent.iter().for_each(|message| keeper.send(*message));
         front.send(ToKeeper::Signal(2));
         assert_eq!(keeper.next(), News::Message(ToKeeper::Signal(2)));

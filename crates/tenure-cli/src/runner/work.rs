@@ -18,8 +18,8 @@ use crate::exit;
 /// What became of the command.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// It ended by itself: its code for a shell, and the signal that ended it or 0.
-    Done { code: u8, signal: i32 },
+    /// It ended by itself: the code that a shell makes of it, and the cause in a word.
+    Done { code: u8, cause: &'static str },
     /// It was ended, with all its children, because the lock was lost or could not be kept.
     Lost,
 }
@@ -174,12 +174,11 @@ impl<'a> Work<'a> {
 }
 
 fn done(status: WaitStatus) -> Outcome {
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => {
-            Outcome::Done { code: u8::try_from(code).unwrap_or(exit::INTERNAL), signal: 0 }
-        }
-        (None, Some(signal)) => Outcome::Done { code: exit::by_signal(signal), signal },
-        (None, None) => Outcome::Done { code: exit::INTERNAL, signal: 0 },
+    let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
+    match (code, status.terminating_signal()) {
+        (Some(code), _) => Outcome::Done { code, cause: "command" },
+        (None, Some(signal)) => Outcome::Done { code: exit::by_signal(signal), cause: "signal" },
+        (None, None) => Outcome::Done { code: exit::INTERNAL, cause: "error" },
     }
 }
 

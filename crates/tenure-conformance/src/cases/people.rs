@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tenure::Config;
+use tenure::{Config, Finding, Grade};
 
 use super::cases;
 use crate::bench::{Bench, soon, take, until_waiters};
@@ -13,6 +13,7 @@ cases! { "people":
     a_listing_is_by_prefix_and_in_order,
     a_prefix_is_put_on_and_hidden_again,
     a_note_is_shown_as_it_was_given,
+    an_examination_of_a_good_store_finds_no_fault,
 }
 
 async fn a_listing_shows_holder_and_waiters(bench: &Bench) -> Result<()> {
@@ -88,5 +89,18 @@ async fn a_note_is_shown_as_it_was_given(bench: &Bench) -> Result<()> {
         ensure!(holding.holder.note == note, "{note:?} became {:?}", holding.holder.note);
         guard.release().await?;
     }
+    Ok(())
+}
+
+async fn an_examination_of_a_good_store_finds_no_fault(bench: &Bench) -> Result<()> {
+    let client = bench.client().await?;
+    let findings = soon("examine", client.examine()).await??;
+    ensure!(!findings.is_empty(), "nothing was looked at");
+    let fault = findings.iter().find(|finding| finding.grade == Grade::Fault);
+    ensure!(fault.is_none(), "{fault:?}");
+    let lacks_advice =
+        |finding: &&Finding| finding.grade > Grade::Good && finding.advice.is_empty();
+    let silent = findings.iter().find(lacks_advice);
+    ensure!(silent.is_none(), "no advice: {silent:?}");
     Ok(())
 }

@@ -249,7 +249,8 @@ mod tests {
 
     #[test]
     fn the_reason_is_what_apt_complains_of() {
-        let output = "Get:1 m://x bookworm\nE: Unable to locate package a\nE: Some index files failed to download.\n";
+        let output = "Get:1 m://x bookworm\nE: Unable to locate package a\n\
+                      E: Some index files failed to download.\n";
         let reason = complaint(output);
         assert_eq!(reason.as_deref(), Some("Unable to locate package a"));
     }

@@ -1,5 +1,6 @@
 //! What is in a bundle: its Debian packages, what is done to them after unpacking, and how its
-//! programs run with the bundle's own loader and libraries, so that those of the host do not matter.
+//! programs run with the bundle's own loader and libraries, so that those of the host do not
+//! matter.
 
 use std::ffi::OsString;
 use std::fs;

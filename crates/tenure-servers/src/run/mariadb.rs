@@ -58,6 +58,8 @@ fn base(folder: &Path, share: &Path) -> Vec<String> {
         format!("--lc-messages-dir={share}"),
         format!("--character-sets-dir={share}/charsets"),
         format!("--plugin-dir={folder}"),
+        // A server that starts removes what it finds of temporary tables, also those of others.
+        format!("--tmpdir={folder}"),
         "--innodb-buffer-pool-size=16M".to_owned(),
         "--innodb-log-file-size=4M".to_owned(),
         // io_uring is often forbidden in containers.

@@ -49,7 +49,7 @@ pub(super) fn ready(cluster: &Cluster, node: &Node) -> io::Result<()> {
             hurry(node)?;
         }
         return match complete && !knows_everybody(node)? {
-            true => Err(io::Error::other("does not know the replica and the other sentinels yet")),
+            true => Err(io::Error::other("has not seen everybody in their places yet")),
             false => Ok(()),
         };
     }
@@ -101,15 +101,34 @@ fn role(node: &Node) -> io::Result<String> {
     }
 }
 
+/// Whether the sentinel has seen the master, the replica and the other sentinels in their places.
+///
+/// It must have *seen* the replica as one: a sentinel that last saw it as a master, before it was
+/// told to follow, takes a later promotion for disobedience and undoes it.
 fn knows_everybody(sentinel: &Node) -> io::Result<bool> {
-    let answer = tell(sentinel, &["SENTINEL", "MASTER", MASTER_NAME])?;
-    let Value::List(parts) = answer else { return Ok(false) };
-    let has = |name: &str, value: &str| {
-        parts
-            .chunks_exact(2)
-            .any(|pair| pair[0].text() == Some(name) && pair[1].text() == Some(value))
+    let master = fields(tell(sentinel, &["SENTINEL", "MASTER", MASTER_NAME])?);
+    let Value::List(replicas) = tell(sentinel, &["SENTINEL", "REPLICAS", MASTER_NAME])? else {
+        return Ok(false);
     };
-    Ok(has("num-slaves", "1") && has("num-other-sentinels", "2"))
+    let replica = fields(replicas.into_iter().next().unwrap_or(Value::Nil));
+    let has = |fields: &[(String, String)], name: &str, value: &str| {
+        fields.iter().any(|(its_name, its_value)| its_name == name && its_value == value)
+    };
+    Ok(has(&master, "num-slaves", "1")
+        && has(&master, "num-other-sentinels", "2")
+        // Without further words like s_down or failover_in_progress.
+        && has(&master, "flags", "master")
+        && has(&master, "role-reported", "master")
+        && has(&replica, "flags", "slave")
+        && has(&replica, "role-reported", "slave")
+        && has(&replica, "master-link-status", "ok"))
+}
+
+/// A list of names and values, in turn.
+fn fields(answer: Value) -> Vec<(String, String)> {
+    let Value::List(parts) = answer else { return Vec::new() };
+    let text = |value: &Value| value.text().unwrap_or_default().to_owned();
+    parts.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect()
 }
 
 /// Sentinels ask each other every 2 s and the servers every 10 s; shorter, so that they find each

@@ -33,6 +33,7 @@ pub(super) fn start(site: &Site<'_>, count: usize) -> Result<Vec<Node>> {
         );
         site.write(&folder.join("zoo.cfg"), &text)?;
         let mut argv = argv(java.argv(site.preload()), &JVM);
+        argv.push(format!("-Djava.io.tmpdir={}", folder.display()).into());
         argv.extend(["-cp".into(), class_path.clone(), MAIN.into(), "zoo.cfg".into()]);
         nodes.push(site.node(&name, ports.into(), argv)?);
     }
@@ -53,13 +54,15 @@ pub(super) fn leader(cluster: &Cluster) -> io::Result<Option<&Node>> {
 
 const MAIN: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
 
-/// Small and quick to start; the first compiler alone is enough for tests.
-const JVM: [&str; 6] = [
+/// Small and quick to start; the first compiler alone is enough for tests. No file for monitors,
+/// which would outlive a JVM that is killed.
+const JVM: [&str; 7] = [
     "-Xms32m",
     "-Xmx256m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
+    "-XX:-UsePerfData",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 ];
 

@@ -7,7 +7,7 @@ use super::{connect, odd};
 /// One request to a port on loopback; returns the status and the body.
 ///
 /// # Errors
-/// When the connection fails, or the server is silent for two seconds.
+/// When the connection fails, or the server is silent for five seconds.
 pub fn request(port: u16, method: &str, path: &str, body: &str) -> io::Result<(u16, String)> {
     let mut stream = connect(port)?;
     let length = body.len();

@@ -16,7 +16,7 @@ impl Mysql {
     /// Connects to a port on loopback.
     ///
     /// # Errors
-    /// When nobody answers within two seconds, or the server refuses.
+    /// When nobody answers within five seconds, or the server refuses.
     pub fn connect(port: u16) -> io::Result<Self> {
         let mut connection = Self { stream: connect(port)?, sequence: 0 };
         let greeting = connection.receive()?;
@@ -46,7 +46,7 @@ impl Mysql {
     /// Runs one statement; returns the first column of every row, empty for NULL.
     ///
     /// # Errors
-    /// With the server's message, or when the connection fails or is silent for two seconds.
+    /// With the server's message, or when the connection fails or is silent for five seconds.
     pub fn query(&mut self, sql: &str) -> io::Result<Vec<String>> {
         self.sequence = 0;
         self.send(format!("\x03{sql}").as_bytes())?;

@@ -15,7 +15,7 @@ impl Postgres {
     /// Connects to a port on loopback.
     ///
     /// # Errors
-    /// When nobody answers within two seconds, or the server is still starting.
+    /// When nobody answers within five seconds, or the server is still starting.
     pub fn connect(port: u16) -> io::Result<Self> {
         let mut connection = Self { stream: connect(port)? };
         let parameters = b"\x00\x03\x00\x00user\0postgres\0database\0postgres\0\0";
@@ -27,7 +27,7 @@ impl Postgres {
     /// Runs SQL; returns the first column of every row, empty for NULL.
     ///
     /// # Errors
-    /// With the server's message, or when the connection fails or is silent for two seconds.
+    /// With the server's message, or when the connection fails or is silent for five seconds.
     pub fn query(&mut self, sql: &str) -> io::Result<Vec<String>> {
         self.send(Some(b'Q'), format!("{sql}\0").as_bytes())?;
         self.until_ready()

@@ -40,7 +40,7 @@ impl Redis {
     /// Connects to a port on loopback.
     ///
     /// # Errors
-    /// When nobody answers within two seconds.
+    /// When nobody answers within five seconds.
     pub fn connect(port: u16) -> io::Result<Self> {
         Ok(Self { stream: BufReader::new(connect(port)?) })
     }
@@ -48,7 +48,7 @@ impl Redis {
     /// Sends one command and reads its answer; an error of the server is a [`Value::Error`].
     ///
     /// # Errors
-    /// When the connection fails or the answer takes longer than two seconds.
+    /// When the connection fails or the answer takes longer than five seconds.
     pub fn command(&mut self, words: &[&str]) -> io::Result<Value> {
         let mut request = format!("*{}\r\n", words.len());
         for word in words {

@@ -9,7 +9,7 @@ use super::{connect, odd};
 /// Sends a four-letter word and returns the answer.
 ///
 /// # Errors
-/// When the connection fails, or the server is silent for two seconds.
+/// When the connection fails, or the server is silent for five seconds.
 pub fn four_letters(port: u16, word: &str) -> io::Result<String> {
     let mut stream = connect(port)?;
     stream.write_all(word.as_bytes())?;

@@ -82,15 +82,18 @@ impl Victim {
         Ok(())
     }
 
-    /// Which of its processes, ports and folders are still there.
-    pub(crate) fn left(&self) -> Vec<String> {
+    /// Which of its processes run and which of its ports are taken.
+    pub(crate) fn alive(&self) -> Vec<String> {
         let pids = self.pids.iter().filter(|&&pid| runs(pid)).map(|pid| format!("pid {pid}"));
         let ports = self.ports.iter().filter(|&&port| !is_free(port));
-        let ports = ports.map(|port| format!("port {port}"));
+        pids.chain(ports.map(|port| format!("port {port}"))).collect()
+    }
+
+    /// What else is left of it: folders and shared memory.
+    pub(crate) fn litter(&self) -> Vec<String> {
         let dirs = self.dirs.iter().filter(|dir| Path::new(dir).exists()).cloned();
         let pieces = self.pieces.iter().filter(|piece| is_shared_memory(piece));
-        let pieces = pieces.map(|piece| format!("shared memory {piece}"));
-        pids.chain(ports).chain(dirs).chain(pieces).collect()
+        dirs.chain(pieces.map(|piece| format!("shared memory {piece}"))).collect()
     }
 
     fn tell(&mut self, line: &str) -> io::Result<()> {

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::backend::{Backend, Claim, Grant, Info, Note, Owner, Reach, Scope};
 use crate::claim::{Attempt, Busy, Holder, Holding, LostReason, Waiter};
 use crate::error::{Error, Result};
+use crate::finding::Finding;
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
@@ -128,6 +129,10 @@ impl Backend for Memory {
             Some(owner) => Ok(store.release(key, owner, now)),
             None => Ok(false),
         }
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        Ok(vec![Finding::good("reach", "excludes the tasks and threads of this process only")])
     }
 }
 

@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use crate::backend::{Backend, Claim, Grant, Info, Scope};
 use crate::claim::{Attempt, Holding};
 use crate::error::{ErrorKind, Result};
+use crate::finding::Finding;
 use crate::key::Key;
 use crate::token::FencingToken;
 
@@ -85,5 +86,9 @@ impl<B: Backend> Backend for Retry<B> {
 
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
         self.repeated(|| self.inner.evict(key, token)).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.repeated(|| self.inner.examine()).await
     }
 }

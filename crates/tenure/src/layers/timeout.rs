@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use crate::backend::{Backend, Claim, Grant, Info, Scope};
 use crate::claim::{Attempt, Holding};
 use crate::error::{Error, ErrorKind, Result};
+use crate::finding::Finding;
 use crate::key::Key;
 use crate::token::FencingToken;
 
@@ -82,5 +83,9 @@ impl<B: Backend> Backend for Timeout<B> {
 
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
         self.bounded(self.inner.evict(key, token)).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.bounded(self.inner.examine()).await
     }
 }

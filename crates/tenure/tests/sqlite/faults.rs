@@ -1,4 +1,5 @@
-//! Files that are no store, or not for us, or replaced while in use; and the rights of those we make.
+//! Files that are no store, or not for us, or replaced while in use; and the rights of those we
+//! make.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;

@@ -19,10 +19,10 @@ use tenure::{Attempt, Busy, Key, Result};
 
 /// Long enough that nothing in these tests ends by itself.
 const LEASE: Duration = Duration::from_secs(60);
-/// Below the shortest time between two looks of a waiter: what comes within it was rung.
-const RUNG: Duration = Duration::from_millis(240);
+/// Below the time between two looks of the first in a queue: what comes within it was rung.
+const RUNG: Duration = Duration::from_millis(900);
 /// What has to happen, however loaded the machine is.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(20);
 
 /// A folder for one store.
 struct Bench {

@@ -1,7 +1,8 @@
 //! Another process: this test program once more, obeying one command a line.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,7 +14,7 @@ use tenure::{Attempt, Key};
 pub(crate) struct Peer {
     child: Child,
     orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    answers: Receiver<String>,
 }
 
 impl Peer {
@@ -33,8 +34,16 @@ impl Peer {
         command.env("TENURE_TEST_PEER", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
         change(&mut command);
         let mut child = command.spawn().unwrap();
-        let (orders, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Peer { child, orders, answers: BufReader::new(answers) }
+        let (orders, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            // The harness prints lines of its own.
+            let lines = BufReader::new(output).lines().map_while(Result::ok);
+            for line in lines.filter_map(|line| line.strip_prefix(MARK).map(str::to_owned)) {
+                let _gone = sender.send(line);
+            }
+        });
+        Peer { child, orders, answers }
     }
 
     pub(crate) fn tell(&mut self, order: &str) {
@@ -42,15 +51,7 @@ impl Peer {
     }
 
     pub(crate) fn answer(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            let read = self.answers.read_line(&mut line).unwrap();
-            assert!(read > 0, "the peer has ended");
-            // The harness prints lines of its own, and sometimes before ours.
-            if let Some((_, answer)) = line.trim_end().split_once(MARK) {
-                return answer.to_owned();
-            }
-        }
+        self.answers.recv_timeout(crate::SOON).expect("the peer has ended, or does not answer")
     }
 
     pub(crate) fn ask(&mut self, order: &str) -> String {
@@ -67,8 +68,22 @@ impl Peer {
         self.child.wait().unwrap();
     }
 
+    /// Stops it, and returns when every thread of it stands still: on a busy machine some go on for
+    /// a while after the signal.
     pub(crate) fn stop(&self) {
         signal(self.pid() as i32, Signal::STOP);
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        while !self.stands_still() {
+            assert!(std::time::Instant::now() < deadline, "the peer does not stop");
+            std::thread::yield_now();
+        }
+    }
+
+    fn stands_still(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let mut stats =
+            tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("stat")));
+        stats.all(|stat| stat.is_ok_and(|stat| stat.rsplit(") ").next().unwrap().starts_with('T')))
     }
 
     pub(crate) fn go_on(&self) {
@@ -154,8 +169,10 @@ impl State {
                 self.store().release(&claim).await.unwrap().to_string()
             }
             ["spawn"] => {
-                // Its output must not keep ours open, or the harness would wait for it.
-                let child = Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap();
+                // With nothing of ours open, or whoever reads our output would wait for it.
+                let mut command = Command::new("sleep");
+                command.arg("60").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+                let child = command.spawn().unwrap();
                 let pid = child.id().to_string();
                 self.children.push(child);
                 pid

@@ -42,8 +42,8 @@ impl Boot {
     }
 }
 
-/// The wall clock: the first token of a new file, so that a deleted store does not start again below
-/// the tokens it had given out.
+/// The wall clock: the first token of a new file, so that a deleted store does not start again
+/// below the tokens it had given out.
 pub(super) fn unix_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.ok().and_then(|since| i64::try_from(since.as_millis()).ok()).unwrap_or(1).max(1)

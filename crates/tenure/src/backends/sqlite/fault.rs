@@ -60,12 +60,16 @@ pub(super) fn from_sqlite(place: &Place, error: rusqlite::Error) -> Error {
     };
     let unavailable = |message: String| Error::new(ErrorKind::Unavailable, message);
     let said = match failure.code {
-        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => unavailable(culprit::describe(place)),
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => {
+            unavailable(culprit::describe(place))
+        }
         ErrorCode::NotADatabase => not_a_store(&place.file),
         ErrorCode::DatabaseCorrupt => unavailable(format!(
             "`{shown}` is damaged; no lock is granted from it. With no holder running, move it away"
         )),
         ErrorCode::DiskFull => unavailable(no_space(&place.folder)),
+        // The index of the log could not grow.
+        _ if failure.extended_code == IOERR_SHMSIZE => unavailable(no_space(&place.folder)),
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied => {
             Error::new(ErrorKind::Denied, denied(&place.folder))
         }
@@ -79,7 +83,8 @@ pub(super) fn from_sqlite(place: &Place, error: rusqlite::Error) -> Error {
     said.with_source(error)
 }
 
-/// SQLite hides why. Our own file was looked at before; the log and its index may be another user's.
+/// SQLite hides why. Our own file was looked at before; the log and its index may be another
+/// user's.
 fn cannot_open(place: &Place) -> Error {
     use rustix::fs::{Access, AtFlags, CWD, accessat};
     let wanted = Access::READ_OK | Access::WRITE_OK;
@@ -99,6 +104,9 @@ fn cannot_open(place: &Place) -> Error {
         }
     }
 }
+
+/// `SQLITE_IOERR_SHMSIZE`
+const IOERR_SHMSIZE: i32 = 4874;
 
 /// `SQLITE_IOERR_SHORT_READ`: the log says that there are pages which the file does not have.
 const IOERR_SHORT_READ: i32 = 522;

@@ -1,14 +1,15 @@
 //! The embedded store: locks between the processes of one machine, in a file.
 //!
-//! `place` finds the file, `schema` opens it, `store` is the open store on its `thread`; `verbs` and
-//! `change` decide who holds what; `beacon` tells the dead from the living, `bell` and `wait` wake
-//! who waits. The user's page is `docs/backends/sqlite.md`.
+//! `place` finds the file, `schema` opens it, `store` is the open store on its `thread`; `verbs`
+//! and `change` decide who holds what; `beacon` tells the dead from the living, `bell` and `wait`
+//! wake who waits. The user's page is `docs/backends/sqlite.md`.
 
 mod beacon;
 mod bell;
 mod boot;
 mod change;
 mod culprit;
+mod examine;
 mod fault;
 mod place;
 mod row;
@@ -30,10 +31,12 @@ use async_trait::async_trait;
 use crate::backend::{Backend, Claim, Grant, Info, Reach, Scope};
 use crate::claim::{Attempt, Holding};
 use crate::error::Result;
+use crate::finding::Finding;
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
 use place::Settings;
+use store::Store;
 use thread::Handle;
 use wait::Wish;
 
@@ -51,7 +54,8 @@ pub(crate) async fn open(options: Options) -> Result<Sqlite> {
 /// # Examples
 ///
 /// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result {
 /// use std::time::Duration;
 /// use tenure::backend::{Backend, Claim, Owner};
 /// use tenure::{Attempt, Key, backends::Sqlite};
@@ -85,7 +89,8 @@ impl Sqlite {
     /// # Errors
     ///
     /// `Invalid` if the URL is wrong or the file is not a store; `Denied` if it may not be written;
-    /// `Unsupported` on a network file system; `Unavailable` if the file is damaged or the disk full.
+    /// `Unsupported` on a network file system; `Unavailable` if the file is damaged or the disk
+    /// full.
     ///
     /// # Cancel safety
     ///
@@ -161,7 +166,16 @@ impl Backend for Sqlite {
         let key = key.clone();
         self.handle().ask(move |store| store.evict(&key, token)).await?
     }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.handle().ask(Store::examine).await?
+    }
 }
+
+/// The examples of the user's page are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../../docs/backends/sqlite.md")]
+struct Page;
 
 /// A change takes well under a millisecond; a machine may be busy for some tens of them.
 const MIN_TTL: Duration = Duration::from_millis(50);

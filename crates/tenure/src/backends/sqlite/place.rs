@@ -30,7 +30,8 @@ impl Settings {
     }
 }
 
-/// A file that may be opened as a store: there, regular, under one name, and on a local file system.
+/// A file that may be opened as a store: there, regular, under one name, and on a local file
+/// system.
 #[derive(Debug)]
 pub(super) struct Place {
     /// Without symbolic links, so that our files lie beside those of SQLite, which resolves them.
@@ -184,7 +185,8 @@ fn canonical(asked: &Path) -> Result<PathBuf> {
         Err(error) => return Err(fault::from_io(asked, error)),
     }
     let shown = asked.display();
-    if fs::symlink_metadata(asked).is_ok() {
+    // A file that is there now was made meanwhile, and has the name that is found below.
+    if fs::symlink_metadata(asked).is_ok_and(|facts| facts.is_symlink()) {
         return Err(invalid(format!("`{shown}` is a symbolic link to a file that does not exist")));
     }
     let Some(name) = asked.file_name() else {
@@ -235,7 +237,9 @@ fn check_file(file: &Path, facts: &Metadata) -> Result<()> {
     }
     if facts.nlink() > 1 {
         // A second name would get a second log, and would not see who holds what.
-        return Err(invalid(format!("`{shown}` has a second name (hard link); remove one of them")));
+        return Err(invalid(format!(
+            "`{shown}` has a second name (hard link); remove one of them"
+        )));
     }
     if (1..SMALLEST).contains(&facts.len()) {
         // SQLite would take it for an empty database and write over it.
@@ -271,8 +275,7 @@ fn is_foreign(root: bool, owner: u32, mode: u32) -> bool {
 
 #[cfg(target_os = "linux")]
 fn refuse_network(folder: &Path, allow: bool) -> Result<()> {
-    let facts =
-        rustix::fs::statfs(folder).map_err(|errno| fault::from_io(folder, errno.into()))?;
+    let facts = rustix::fs::statfs(folder).map_err(|errno| fault::from_io(folder, errno.into()))?;
     // Magic numbers have 32 bits; on some machines they come sign-extended.
     refuse_file_system(folder, facts.f_type as u32, allow)
 }

@@ -1,4 +1,5 @@
-//! Opens the file: checks that it is a store of ours, makes or renews it, and sets the connection up.
+//! Opens the file: checks that it is a store of ours, makes or renews it, and sets the connection
+//! up.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ pub(super) fn connect(place: &Place, boot: &Boot) -> Result<Connection> {
     let failed = |error| from_sqlite(place, error);
     let conn = open(place).map_err(failed)?;
     // Before the first change: whose file is this?
-    let version = version(&conn).map_err(failed)?;
+    let version = version_at_once(&conn).map_err(failed)?;
     check_version(place, &version)?;
     write_ahead(&conn).map_err(failed)?;
     conn.execute_batch(SYNC).and_then(|()| conn.execute_batch(SETUP)).map_err(failed)?;
@@ -30,7 +31,8 @@ pub(super) fn connect(place: &Place, boot: &Boot) -> Result<Connection> {
     Ok(conn)
 }
 
-/// Runs `work` with its commit synced to the disk: `synchronous` cannot change inside a transaction.
+/// Runs `work` with its commit synced to the disk: `synchronous` cannot change inside a
+/// transaction.
 pub(super) fn synced<T>(
     conn: &Connection,
     work: impl FnOnce() -> rusqlite::Result<T>,
@@ -66,6 +68,14 @@ fn open(place: &Place) -> rusqlite::Result<Connection> {
     Ok(conn)
 }
 
+/// In one transaction: another process may make the tables between two reads.
+fn version_at_once(conn: &Connection) -> rusqlite::Result<Version> {
+    let tx = conn.unchecked_transaction()?;
+    let version = version(&tx)?;
+    tx.commit()?;
+    Ok(version)
+}
+
 fn version(conn: &Connection) -> rusqlite::Result<Version> {
     let number = |sql| conn.query_row(sql, [], |row| row.get(0));
     let schema = number("PRAGMA user_version")?;
@@ -83,8 +93,8 @@ fn check_version(place: &Place, version: &Version) -> Result<()> {
     }
     if version.schema > SCHEMA {
         let message = format!(
-            "`{}` was written by a newer tenure (schema {}, this one knows {SCHEMA}); use that one, \
-             or name another file with `sqlite:PATH`",
+            "`{}` was written by a newer tenure (schema {}, this one knows {SCHEMA}); use that \
+             one, or name another file with `sqlite:PATH`",
             place.file.display(),
             version.schema
         );
@@ -129,13 +139,11 @@ fn boot_of(conn: &Connection) -> rusqlite::Result<String> {
     conn.query_row("SELECT boot FROM meta", [], |row| row.get(0))
 }
 
-/// Makes the tables of a new file; after a start of the machine, goes on behind every token that can
-/// have been given out. Looks at everything again, since another process may have done it meanwhile.
+/// Makes the tables of a new file; after a start of the machine, goes on behind every token that
+/// can have been given out. Looks at everything again, since another process may have done it
+/// meanwhile.
 fn prepare(conn: &Connection, place: &Place, boot: &Boot) -> rusqlite::Result<Result<()>> {
-    let tx = rusqlite::Transaction::new_unchecked(
-        conn,
-        rusqlite::TransactionBehavior::Immediate,
-    )?;
+    let tx = rusqlite::Transaction::new_unchecked(conn, rusqlite::TransactionBehavior::Immediate)?;
     let version = version(&tx)?;
     if let Err(refused) = check_version(place, &version) {
         return Ok(Err(refused));
@@ -152,8 +160,8 @@ fn prepare(conn: &Connection, place: &Place, boot: &Boot) -> rusqlite::Result<Re
 }
 
 /// The clock began anew, and commits that were not synced may be gone: tokens go on where none can
-/// have been given out, the dead are dropped, and who may live gets one lease more. (Containers have
-/// boot ids of their own on one kernel: what lives must not be thrown out.)
+/// have been given out, the dead are dropped, and who may live gets one lease more. (Containers
+/// have boot ids of their own on one kernel: what lives must not be thrown out.)
 fn rebase(conn: &Connection, place: &Place, boot: &Boot) -> rusqlite::Result<()> {
     conn.execute(
         "UPDATE meta SET boot = ?1, next = reserved, reserved = reserved + ?2",
@@ -183,8 +191,8 @@ pub(super) fn merge(conn: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Called by SQLite while another process writes. First politely, since a change takes some 50 µs;
-/// then with sleeps, each a little different, so that two do not keep step. Limited by time, because
-/// a number of tries means nothing on a loaded machine.
+/// then with sleeps, each a little different, so that two do not keep step. Limited by time,
+/// because a number of tries means nothing on a loaded machine.
 fn wait_for_file(tries: i32) -> bool {
     if tries == 0 {
         BEGAN.set(Some(Instant::now()));
@@ -223,8 +231,8 @@ const SCHEMA: i64 = 1;
 /// More than there are.
 const STATEMENTS: usize = 48;
 
-/// An ordinary commit need not be synced: what a power cut takes back, the id of the boot tells, and tokens
-/// that can have been given out are skipped. Where there is no such id, it must be.
+/// An ordinary commit need not be synced: what a power cut takes back, the id of the boot tells,
+/// and tokens that can have been given out are skipped. Where there is no such id, it must be.
 const SYNC: &str = if cfg!(target_os = "linux") {
     "PRAGMA synchronous = NORMAL"
 } else {
@@ -242,8 +250,8 @@ PRAGMA trusted_schema = OFF;
 PRAGMA cell_size_check = ON;
 ";
 
-/// The primary key itself forbids two holders of a key, and keeps its queue in order: place 0 holds,
-/// the others wait. A row lives only as long as its claim. Times are milliseconds of `Boot`.
+/// The primary key itself forbids two holders of a key, and keeps its queue in order: place 0
+/// holds, the others wait. A row lives only as long as its claim. Times are milliseconds of `Boot`.
 /// `next` never passes `reserved`, and `reserved` was synced before anybody saw it.
 const TABLES: &str = "
 CREATE TABLE meta (

@@ -197,6 +197,23 @@ fn a_file_that_stays_locked_names_who_locks_it() {
 }
 
 #[test]
+fn a_renewal_leaves_time_for_another_before_the_lease_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = open(&folder).unwrap();
+    let mut mine = claim("a");
+    mine.ttl = Duration::from_millis(4000);
+    take(&mut store, &mine);
+    let other = raw(&folder);
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let began = Instant::now();
+    let answer = store.renew(std::slice::from_ref(&mine)).remove(0);
+    assert!(began.elapsed() < mine.ttl / 2, "{:?}", began.elapsed());
+    assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable, "doubt is not loss");
+    other.execute_batch("ROLLBACK").unwrap();
+    assert!(store.renew(&[mine]).remove(0).is_ok());
+}
+
+#[test]
 fn a_log_is_put_into_the_file_after_the_answer() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = open(&folder).unwrap();

@@ -44,8 +44,12 @@ impl Handle {
         let (commands, queue) = mpsc::channel();
         let (ending, done) = mpsc::channel::<()>();
         let (ready, opened) = oneshot::channel();
-        let handle =
-            Handle { commands, wake: wake.clone(), last_watch: AtomicU64::new(0), done: done.into() };
+        let handle = Handle {
+            commands,
+            wake: wake.clone(),
+            last_watch: AtomicU64::new(0),
+            done: done.into(),
+        };
         let run = move || {
             let _ending = ending;
             match Store::open(&settings) {
@@ -145,7 +149,8 @@ enum Woken {
     ByAnEvent,
 }
 
-/// Sleeps until a command, a ring, the end of a holder's process, the time for a look, or for `rest`.
+/// Sleeps until a command, a ring, the end of a holder's process, the time for a look, or for
+/// `rest`.
 fn sleep(store: &Store, watches: &mut Watches, wake: &Wake, rest: Option<Duration>) -> Woken {
     let look = watches.next_look().map(|at| at.duration_since(Instant::now()));
     let timeout = look.into_iter().chain(rest).min().map(timespec);

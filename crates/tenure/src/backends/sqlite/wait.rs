@@ -40,15 +40,21 @@ pub(super) struct Watches {
     /// When to look again, earliest first; and by watch.
     due: BTreeSet<(Instant, u64)>,
     due_of: HashMap<u64, Instant>,
-    holders: HashMap<u64, Process>,
+    holders: HashMap<u64, Holder>,
 }
 
-/// The process of the holder that a watch has seen.
-struct Process {
+/// The holder that a watch has seen.
+struct Holder {
     session: Session,
-    /// `None` if it cannot be watched: its id means another process here, or its beacon outlived it
-    /// in a child.
-    handle: Option<OwnedFd>,
+    process: Process,
+}
+
+enum Process {
+    /// Ends with us.
+    Ours,
+    /// Cannot be watched, or has ended and left its beacon to a child.
+    Unknown,
+    Watched(OwnedFd),
 }
 
 impl Watches {
@@ -108,16 +114,18 @@ impl Watches {
 
     /// The processes whose end is of interest, by watch.
     pub(super) fn processes(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>)> {
-        self.holders.iter().filter_map(|(id, process)| {
-            process.handle.as_ref().map(|handle| (*id, handle.as_fd()))
+        self.holders.iter().filter_map(|(id, holder)| match &holder.process {
+            Process::Watched(handle) => Some((*id, handle.as_fd())),
+            Process::Ours | Process::Unknown => None,
         })
     }
 
     /// The process of the holder that a watch has seen has ended.
     pub(super) fn ended(&mut self, store: &Store, id: u64) {
-        if let Some(process) = self.holders.get_mut(&id) {
-            // If a child keeps its beacon, the end of the process must not be heard again and again.
-            process.handle = None;
+        if let Some(holder) = self.holders.get_mut(&id) {
+            // If a child keeps its beacon, the end of the process must not be heard again and
+            // again.
+            holder.process = Process::Unknown;
             self.look(store, id);
         }
     }
@@ -155,20 +163,19 @@ impl Watches {
         if !near {
             self.holders.remove(&id);
         } else if !known {
-            let handle = if store.is_ours(holder.session) { None } else { watch_process(holder.pid) };
-            self.holders.insert(id, Process { session: holder.session, handle });
+            let (session, process) = (holder.session, watch_process(holder.pid));
+            self.holders.insert(id, Holder { session, process });
         }
         // After the process is watched: one that ended before is seen by its beacon.
         if near && store.dead(holder.session).is_some() {
             return self.fire(id);
         }
-        let watched = self.holders.get(&id).is_some_and(|process| process.handle.is_some());
-        let often = rank.is_none() || store.hung_bell().is_none();
+        let heard = store.hung_bell().is_some();
+        let watched = |holder: &Holder| !matches!(holder.process, Process::Unknown);
         let longest = match rank {
-            _ if often => LOOK_OFTEN,
-            Some(0) if watched || store.is_ours(holder.session) => LOOK_HEAD,
-            Some(0) => LOOK_OFTEN,
-            _ => LOOK_OTHERS,
+            Some(0) if heard && self.holders.get(&id).is_some_and(watched) => LOOK_HEAD,
+            Some(1..) if heard => LOOK_OTHERS,
+            _ => LOOK_OFTEN,
         };
         // Expiry is noticed by the first of the queue, and only if that fails by the next.
         let end = holder.left(store.boot.now_ms()) + LATE + STEP * rank.unwrap_or(0);
@@ -221,15 +228,21 @@ fn see(store: &Store, watch: &Watch) -> Result<Sight> {
 /// A handle that becomes readable when the process ends. A hint only: in another namespace of
 /// process ids the number means somebody else, or nobody.
 #[cfg(target_os = "linux")]
-fn watch_process(pid: i32) -> Option<OwnedFd> {
+fn watch_process(pid: i32) -> Process {
     use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
-    let pid = Pid::from_raw(pid).filter(|pid| *pid != getpid())?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
+    match Pid::from_raw(pid) {
+        Some(pid) if pid == getpid() => Process::Ours,
+        Some(pid) => match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(handle) => Process::Watched(handle),
+            Err(_) => Process::Unknown,
+        },
+        None => Process::Unknown,
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn watch_process(_pid: i32) -> Option<OwnedFd> {
-    None
+fn watch_process(pid: i32) -> Process {
+    if std::process::id() == pid as u32 { Process::Ours } else { Process::Unknown }
 }
 
 /// How long a waiter goes without a look: the first of a queue, whose bell may fail;

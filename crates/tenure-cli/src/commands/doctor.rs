@@ -1,0 +1,55 @@
+//! `tenure doctor`: what on the server could break a promise, before it does.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use tenure::{Finding, Grade, blocking};
+
+use crate::args::Doctor;
+use crate::exit;
+use crate::failure::Failure;
+use crate::output::{self, Harmless, Paint};
+
+/// A finding as machines read it. Stable.
+#[derive(Serialize)]
+struct Row<'a> {
+    grade: String,
+    subject: &'a str,
+    detail: &'a str,
+    advice: &'a str,
+}
+
+pub(super) fn run(client: &blocking::Client, args: &Doctor) -> Result<u8, Failure> {
+    let findings = client.examine()?;
+    if args.json {
+        let rows: Vec<_> = findings.iter().map(row).collect();
+        output::print_json(&rows)?;
+    } else {
+        output::print(&describe(client.info().name, &findings, Paint::stdout()))?;
+    }
+    let fault = findings.iter().any(|finding| finding.grade == Grade::Fault);
+    Ok(if fault { exit::NO } else { exit::DONE })
+}
+
+fn row(finding: &Finding) -> Row<'_> {
+    let Finding { subject, detail, advice, .. } = finding;
+    Row { grade: finding.grade.to_string(), subject, detail, advice }
+}
+
+fn describe(server: &str, findings: &[Finding], paint: Paint) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    for finding in findings {
+        let (subject, detail) = (Harmless(&finding.subject), Harmless(&finding.detail));
+        let grade = format!("{:8}", finding.grade);
+        let grade = if finding.grade > Grade::Good { paint.bold(&grade) } else { grade };
+        let _always = writeln!(text, "{grade} {subject}: {detail}");
+        if !finding.advice.is_empty() {
+            let _always = writeln!(text, "         try: {}", Harmless(&finding.advice));
+        }
+    }
+    let count = |grade| findings.iter().filter(|finding| finding.grade == grade).count();
+    let (faults, warnings) = (count(Grade::Fault), count(Grade::Warning));
+    let _always = writeln!(text, "{server}: {faults} faults, {warnings} warnings");
+    text
+}
