@@ -7,6 +7,7 @@
 mod answer;
 mod cluster;
 mod dial;
+mod examine;
 mod names;
 mod node;
 mod people;
@@ -39,6 +40,7 @@ use self::wire::Wire;
 use crate::backend::{Backend, Claim, Fencing, Grant, Info, Order, Owner, Scope, Wakeup};
 use crate::claim::{Attempt, Busy, Holding, LostReason};
 use crate::error::{Error, ErrorKind, Result};
+use crate::finding::Finding;
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
@@ -357,7 +359,16 @@ impl Backend for Redis {
             other => Err(answer::odd("evict", &other)),
         }
     }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.examined().await
+    }
 }
+
+/// The examples of the user's page are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../../docs/backends/redis.md")]
+struct Page;
 
 /// The lease of a place in the queue, which a hand-over makes the lease of the lock: short, so that a
 /// dead waiter holds nobody up for long.

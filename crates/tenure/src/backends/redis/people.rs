@@ -65,7 +65,7 @@ impl Redis {
         Ok(())
     }
 
-    fn show(&self, names: &Names) -> Call<'_> {
+    pub(super) fn show(&self, names: &Names) -> Call<'_> {
         let keys = [&*names.lock, &*names.state, &*names.queue, &*names.places];
         self.scripts.show.call(&keys, &[Argument::Number(WAITERS_MAX)])
     }

@@ -20,6 +20,7 @@ use super::redis::{Redis, nodes};
 use crate::backend::{Backend, Claim, Grant, Info, Order, Scope};
 use crate::claim::{Attempt, Holding};
 use crate::error::{Error, ErrorKind, Result};
+use crate::finding::{Finding, Grade};
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
@@ -162,7 +163,45 @@ impl Backend for Redlock {
             None => Ok(false),
         }
     }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        let (mut findings, all) = (Vec::new(), self.quorum.nodes.len());
+        let mut count = 0;
+        for (number, node) in self.quorum.nodes.iter().enumerate() {
+            let steady = !self.quorum.forgets
+                || node.has_run_for(self.quorum.longest).await.unwrap_or(false);
+            count += usize::from(steady);
+            let name = format!("node {}", number + 1);
+            match node.examine().await {
+                Ok(found) => findings.extend(found.into_iter().map(|mut finding| {
+                    finding.subject = format!("{name}: {}", finding.subject);
+                    finding
+                })),
+                Err(error) => {
+                    let finding = Finding::new(Grade::Warning, name, error.to_string());
+                    findings.push(finding.advise("start it, or mend the way to it"));
+                }
+            }
+        }
+        findings.insert(0, quorum_found(count, all, self.quorum.needed()));
+        Ok(findings)
+    }
 }
+
+fn quorum_found(count: usize, all: usize, needed: usize) -> Finding {
+    let detail = format!("{count} of {all} nodes count, {needed} are needed");
+    match count >= needed {
+        true if count == all => Finding::good("quorum", detail),
+        true => Finding::new(Grade::Notice, "quorum", detail).advise("start the others"),
+        false => Finding::new(Grade::Fault, "quorum", detail)
+            .advise("start the others; one that was just started counts after `longest`"),
+    }
+}
+
+/// The examples of the user's page are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../../docs/backends/redlock.md")]
+struct Page;
 
 /// How long a grant counts: the nodes' clocks may run at slightly different speeds.
 fn valid(ttl: Duration) -> Duration {
