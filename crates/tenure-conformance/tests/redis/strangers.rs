@@ -118,8 +118,7 @@ async fn our_release_wakes_redisson(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Four of ours pass the lock on without a pause; one of Redisson's waits as Redisson does: it tries,
-/// listens, and tries again with each message.
+/// Four of ours pass the lock on without a pause; one of Redisson's listens, and tries all the time.
 async fn redisson_is_not_starved_by_our_queue(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
     let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -146,7 +145,7 @@ async fn redisson_is_not_starved_by_our_queue(cluster: &Cluster) -> Result<()> {
             if answer == Value::Nil {
                 return Ok(tries);
             }
-            // A question whose answer is the next message, or nothing within two seconds.
+            // Reads a message, if there is one.
             ear.command(&["PING"])?;
         }
     });
