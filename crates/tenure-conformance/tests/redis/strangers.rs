@@ -121,8 +121,8 @@ async fn our_release_wakes_redisson(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Eight of ours pass the lock on without a pause, so that it is never free; one of Redisson's waits as
-/// Redisson does: it tries again with each message.
+/// Eight of ours pass the lock on without a pause, so that it is never free; one of Redisson's
+/// waits as Redisson does: it tries again with each message.
 async fn redisson_is_not_starved_by_our_queue(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
     let guard = take(&client, "k", LONG).await?;

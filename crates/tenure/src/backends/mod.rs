@@ -33,14 +33,11 @@ macro_rules! backends {
     };
 }
 backends! {
-    // module  type    feature   URL schemes
-    memory     Memory  "memory"  ["memory"];
-    redis      Redis   "redis"   [
-        "redis", "rediss", "redis+unix",
-        "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"
-    ];
-    redlock    Redlock "redis"   ["redlock"];
-    sqlite     Sqlite  "sqlite"  ["sqlite"];
+    // module type   feature   URL schemes
+    memory   Memory  "memory"  ["memory"];
+    redis    Redis   "redis"   ["redis", "rediss", "redis+unix", "redis+sentinel", "redis+cluster"];
+    redlock  Redlock "redlock" ["redlock"];
+    sqlite   Sqlite  "sqlite"  ["sqlite"];
 }
 
 #[allow(dead_code, reason = "used only where a backend is left out of the build")]

@@ -64,7 +64,8 @@ impl Redis {
         let have: u32 = of(facts, "connected_slaves").parse().unwrap_or(0);
         let detail = format!("{have} follow");
         if have < wanted {
-            let detail = format!("{detail}, and `replicas={wanted}` wants more: nothing is granted");
+            let detail =
+                format!("{detail}, and `replicas={wanted}` wants more: nothing is granted");
             let advice = "start more replicas, or lower `replicas`";
             return Finding::new(Grade::Fault, subject, detail).advise(advice);
         }

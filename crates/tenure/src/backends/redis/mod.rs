@@ -1,8 +1,13 @@
 //! Redis and Valkey: one server, the master that sentinels name, or a cluster.
 //!
 //! Read `docs/backends/redis.md` first. Here are the verbs; `lua/` has what they ask the server to
-//! do, `wire` and `dial` the connections, `servers` and `cluster` who is asked, `waiting` and `post`
-//! how a claim hears that it is its turn.
+//! do, `wire` and `dial` the connections, `servers` and `cluster` who is asked, `waiting` and
+//! `post` how a claim hears that it is its turn.
+
+#![cfg_attr(
+    not(feature = "redlock"),
+    allow(dead_code, unused_imports, reason = "what Redlock asks of its nodes")
+)]
 
 mod answer;
 mod cluster;
@@ -45,7 +50,8 @@ use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
 
-/// Opens `redis://`, `rediss://`, `redis+unix://`, and with `+sentinel` or `+cluster` several servers.
+/// Opens `redis://`, `rediss://`, `redis+unix://`, and with `+sentinel` or `+cluster` several
+/// servers.
 pub(crate) async fn open(options: Options) -> Result<Redis> {
     let redis = Redis::new(Settings::of(options)?, false);
     redis.greet().await?;
@@ -216,7 +222,8 @@ impl Redis {
         }
         let key = &claim.key;
         self.give_back(claim, Duration::ZERO).await?;
-        let message = format!("{have} of {wanted} replicas have the grant of `{key}`; it is undone");
+        let message =
+            format!("{have} of {wanted} replicas have the grant of `{key}`; it is undone");
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
@@ -370,8 +377,8 @@ impl Backend for Redis {
 #[doc = include_str!("../../../../../docs/backends/redis.md")]
 struct Page;
 
-/// The lease of a place in the queue, which a hand-over makes the lease of the lock: short, so that a
-/// dead waiter holds nobody up for long.
+/// The lease of a place in the queue, which a hand-over makes the lease of the lock: short, so that
+/// a dead waiter holds nobody up for long.
 fn lease(ttl: Duration) -> Duration {
     ttl.min(PLACE_LEASE)
 }
@@ -418,8 +425,8 @@ fn from_redis(error: RedisError, at: &str) -> Error {
     Error::new(kind, format!("{message}: {text}")).with_source(error)
 }
 
-/// A token is remembered for this long after the last lease; when it is forgotten, the server's clock
-/// has long passed it.
+/// A token is remembered for this long after the last lease; when it is forgotten, the server's
+/// clock has long passed it.
 const MEMORY: Duration = Duration::from_secs(60 * 60);
 /// The longest lease of a place in the queue.
 const PLACE_LEASE: Duration = Duration::from_secs(10);

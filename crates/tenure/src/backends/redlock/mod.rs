@@ -1,9 +1,9 @@
 //! Redlock: a lock is held by whoever holds it on most of several masters that know nothing of each
 //! other. See `docs/backends/redlock.md`.
 //!
-//! Beyond the published algorithm: the token is raised on a majority before a grant is handed out, so
-//! that tokens grow from grant to grant; and a node that may have forgotten a lock by a restart does
-//! not count.
+//! Beyond the published algorithm: the token is raised on a majority before a grant is handed out,
+//! so that tokens grow from grant to grant; and a node that may have forgotten a lock by a restart
+//! does not count.
 
 mod people;
 mod quorum;
@@ -32,7 +32,8 @@ pub(crate) async fn open(mut options: Options) -> Result<Redlock> {
     let patience = options.take_duration("response")?.unwrap_or(PATIENCE);
     let nodes = nodes(&mut options)?;
     options.finish()?;
-    let redlock = Redlock { quorum: Quorum { nodes, patience, longest, forgets }, rounds: Rounds::default() };
+    let redlock =
+        Redlock { quorum: Quorum { nodes, patience, longest, forgets }, rounds: Rounds::default() };
     redlock.quorum.reach().await?;
     Ok(redlock)
 }
@@ -67,7 +68,8 @@ impl Redlock {
         let raised = self.quorum.raise(&asked, token, &votes).await;
         if raised < self.quorum.needed() {
             self.start_over(claim, &asked).await;
-            let message = format!("`{}` was won, but its token not raised on a majority", claim.key);
+            let message =
+                format!("`{}` was won, but its token not raised on a majority", claim.key);
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         // The core counts from before the first question and refuses what is nearly over.
