@@ -67,9 +67,9 @@
 //!
 //! # Cargo features
 //!
-//! One for each server (`memory`, the only default, `sqlite` and `redis`), `tls` for encrypted
-//! connections, and `serde` for [`Config`], [`Key`] and [`FencingToken`] in configuration files and
-//! messages. A feature only adds.
+//! One for each server (`memory`, the only default, `sqlite`, `redis`, `redlock`), `tls` for
+//! encrypted connections, and `serde` for [`Config`], [`Key`] and [`FencingToken`] in configuration
+//! files and messages. A feature only adds.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 

@@ -11,7 +11,7 @@ use crate::options::Options;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(feature = "redis")]
+#[cfg(feature = "redlock")]
 pub mod redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -22,7 +22,7 @@ pub use memory::Memory;
 #[cfg(feature = "redis")]
 #[doc(inline)]
 pub use redis::Redis;
-#[cfg(feature = "redis")]
+#[cfg(feature = "redlock")]
 #[doc(inline)]
 pub use redlock::Redlock;
 #[cfg(feature = "sqlite")]
@@ -50,9 +50,8 @@ macro_rules! backends {
 backends! {
     // module  feature   URL schemes
     memory     "memory"  ["memory"];
-    redis      "redis"   ["redis", "rediss", "redis+unix", "redis+sentinel", "rediss+sentinel",
-                          "redis+cluster", "rediss+cluster"];
-    redlock    "redis"   ["redlock"];
+    redis      "redis"   ["redis", "rediss", "redis+unix", "redis+sentinel", "redis+cluster"];
+    redlock    "redlock" ["redlock"];
     sqlite     "sqlite"  ["sqlite"];
 }
 

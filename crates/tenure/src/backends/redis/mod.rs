@@ -4,6 +4,11 @@
 //! do, `wire` and `dial` the connections, `servers` and `cluster` who is asked, `waiting` and
 //! `post` how a claim hears that it is its turn.
 
+#![cfg_attr(
+    not(feature = "redlock"),
+    allow(dead_code, unused_imports, reason = "what Redlock asks of its nodes")
+)]
+
 mod answer;
 mod cluster;
 mod dial;
