@@ -9,6 +9,7 @@ use tenure::Config;
 use tenure::backend::Backend;
 use tenure::backends::Memory;
 use tenure::layers::{Retry, Timeout};
+use tenure_servers::Topology;
 
 use crate::bench::Store;
 use crate::fault::{Faults, Faulty};
@@ -30,6 +31,8 @@ pub fn all() -> Vec<Fixture> {
         Fixture { name: "memory+slow", start: || Box::pin(async { memory(slow) }) },
         Fixture { name: "memory+flaky", start: || Box::pin(async { memory(flaky) }) },
         Fixture { name: "sqlite", start: || Box::pin(sqlite()) },
+        Fixture { name: "etcd", start: || Box::pin(server(Topology::Etcd)) },
+        Fixture { name: "etcd3", start: || Box::pin(server(Topology::Etcd3)) },
     ]
 }
 
@@ -65,6 +68,12 @@ async fn sqlite() -> Result<Store> {
     let folder = tempfile::tempdir()?;
     let url = format!("sqlite://{}/locks.db", folder.path().display());
     by_url(url, folder)
+}
+
+/// A real server, one for the whole process: cases keep apart by their keys.
+async fn server(topology: Topology) -> Result<Store> {
+    let cluster = tokio::task::spawn_blocking(move || tenure_servers::shared(topology)).await??;
+    by_url(cluster.url(), ())
 }
 
 fn by_url(url: String, keep: impl Send + Sync + 'static) -> Result<Store> {
