@@ -4,15 +4,17 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::future::join;
 use tokio::task::AbortHandle;
 
+use super::ask::{self, RANGE};
 use super::names::Space;
-use super::proto::{LeaseRevokeRequest, LeaseRevokeResponse};
+use super::proto::{LeaseRevokeRequest, LeaseRevokeResponse, RangeResponse};
 use super::pulse;
 use super::session::{Session, Sessions, grant};
 use super::table::Table;
 use super::watch::Watches;
-use super::wire::{Login, Method, Wire};
+use super::wire::{Login, Method, Wire, permission_is_denied};
 use crate::error::Result;
 use crate::options::Options;
 
@@ -41,7 +43,10 @@ impl Store {
         options.finish()?;
         let wire = Arc::new(Wire::new(&hosts, login)?);
         // The lease is not used, and ends by itself: that is one proposal less than a revocation.
-        let shortest = grant(&wire, 1, OPENING).await?;
+        // Servers give it to anybody, so that only the read proves the login.
+        let (shortest, read) = join(grant(&wire, 1, OPENING), login_counts(&wire)).await;
+        read?;
+        let shortest = shortest?;
         let min_ttl = Duration::from_secs(u64::try_from(shortest.ttl).unwrap_or(1));
         let sessions = Arc::new(Sessions::default());
         let pulse = tokio::spawn(pulse::run(wire.clone(), sessions.clone())).abort_handle();
@@ -66,6 +71,15 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Reads some key: whether it is allowed to is another question, answered where it matters.
+async fn login_counts(wire: &Wire) -> Result<()> {
+    let read = wire.call::<_, RangeResponse>(RANGE, ask::get(b"%"), OPENING).await;
+    match read {
+        Err(error) if !permission_is_denied(&error) => Err(error),
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 

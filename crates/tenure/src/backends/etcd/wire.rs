@@ -354,6 +354,11 @@ pub(super) fn lease_is_gone(error: &Error) -> bool {
     error.to_string().contains("requested lease not found")
 }
 
+/// Whether the server knows us, and says no.
+pub(super) fn permission_is_denied(error: &Error) -> bool {
+    error.to_string().contains("permission denied")
+}
+
 pub(super) fn unavailable(message: impl fmt::Display) -> Error {
     Error::new(ErrorKind::Unavailable, format!("etcd: {message}"))
 }
