@@ -15,8 +15,9 @@ cases! {
 
 async fn a_login_is_needed_where_the_server_wants_one(cluster: &Cluster) -> Result<()> {
     let node = cluster.node();
-    let before = tenure::connect(&cluster.url().replace("//", "//me:secret@")).await?;
-    take(&before.lock("app/a")).await?.release().await?;
+    let url = |login: &str, path: &str| cluster.url().replace("//", &format!("//{login}")) + path;
+    let before = tenure::connect(&url("me:secret@", "/app/")).await?;
+    take(&before.lock("a")).await?.release().await?;
     for (path, body) in [
         ("/v3/auth/user/add", r#"{"name":"root","password":"r"}"#.to_owned()),
         ("/v3/auth/user/grant", r#"{"user":"root","role":"root"}"#.to_owned()),
@@ -36,7 +37,7 @@ async fn a_login_is_needed_where_the_server_wants_one(cluster: &Cluster) -> Resu
             }
         }
     }
-    let url = |login: &str, path: &str| cluster.url().replace("//", &format!("//{login}")) + path;
+    take(&before.lock("a")).await?.release().await?;
     for login in ["", "me:wrong@"] {
         let error = tenure::connect(&url(login, "/app/")).await.unwrap_err();
         ensure!(error.kind() == ErrorKind::Denied, "{login}: {error:?}");

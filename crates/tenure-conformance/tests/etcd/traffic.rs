@@ -13,6 +13,7 @@ cases! {
     a_take_and_a_release_are_two_proposals Etcd;
     a_refused_try_leaves_no_trace Etcd;
     keep_alives_do_not_grow_with_the_number_of_locks Etcd;
+    a_watch_that_was_compacted_away_is_not_asked_for_again_and_again Etcd;
 }
 
 /// The sum of a counter of the server.
@@ -91,5 +92,28 @@ async fn keep_alives_do_not_grow_with_the_number_of_locks(cluster: &Cluster) -> 
     }
     client.flush().await;
     ensure!(client.list(&name).await?.is_empty());
+    Ok(())
+}
+
+/// The watch for a lock's end begins long ago; when it has to be made anew, that is compacted away.
+async fn a_watch_that_was_compacted_away_is_not_asked_for_again_and_again(
+    cluster: &Cluster,
+) -> Result<()> {
+    let proxy = cluster.node().proxy()?;
+    let client = tenure::connect(&format!("etcd://{}", proxy.address())).await?;
+    let guard = take(&client.lock(name())).await?;
+    take(&client.lock(name())).await?.release().await?;
+    let now = revision(cluster.node())?;
+    let body = format!(r#"{{"revision":"{now}","physical":true}}"#);
+    gateway(cluster.node(), "/v3/kv/compaction", &body)?;
+    proxy.reset();
+    let looks = "grpc_server_started_total{grpc_method=\"Txn\"";
+    let before = metric(cluster.node(), looks)?;
+    // This is what is measured.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let looks = metric(cluster.node(), looks)? - before;
+    ensure!(looks < 8.0, "{looks} looks at one lock within 4 s");
+    guard.check()?;
+    guard.release().await?;
     Ok(())
 }

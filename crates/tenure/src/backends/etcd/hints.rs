@@ -27,9 +27,11 @@ impl Store {
 
     pub(super) async fn until_lost(&self, claim: &Claim) {
         let Some(entry) = self.table.get(claim) else { return };
-        let Some(revision) = entry.revision.filter(|_| entry.granted) else { return };
+        if !entry.granted {
+            return;
+        }
         tokio::select! {
-            () = self.watches.until_deleted(entry.written, revision + 1) => {}
+            () = self.watches.until_deleted(entry.written, entry.seen + 1) => {}
             () = entry.session.until_dead() => {}
         }
     }

@@ -13,7 +13,7 @@ use super::proto::{
 use super::session::Session;
 use super::store::Store;
 use super::table::{Entry, limit};
-use super::wire::{lease_is_gone, unavailable};
+use super::fault::{lease_is_gone, unavailable};
 use crate::claim::{Claim, LostReason};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
@@ -87,15 +87,19 @@ impl Store {
         let read = |entry: &&Entry| RangeRequest { keys_only: true, ..ask::get(&entry.written) };
         let request = ask::look(held.iter().map(read).collect());
         let answer = self.wire.call::<_, TxnResponse>(TXN, request, limit).await;
-        let found = match answer {
-            Ok(answer) => ask::found(answer.body),
+        let (now, found) = match answer {
+            Ok(answer) => (ask::revision(&answer.body), ask::found(answer.body)),
             Err(error) => return vec![Err(error); held.len()],
         };
-        let revision = |at: usize| match found.get(at) {
-            Some(range) => Ok(range.kvs.first().map_or(0, |kv| kv.create_revision)),
-            None => Err(unavailable("an answer is incomplete")),
+        let created = |(at, entry): (usize, &&Entry)| {
+            let range = found.get(at).ok_or_else(|| unavailable("an answer is incomplete"))?;
+            let created = range.kvs.first().map_or(0, |kv| kv.create_revision);
+            if Some(created) == entry.revision {
+                self.table.change(&entry.claim, |entry| entry.seen = entry.seen.max(now));
+            }
+            Ok(created)
         };
-        (0..held.len()).map(revision).collect()
+        held.iter().enumerate().map(created).collect()
     }
 
     async fn delete(&self, entry: &Entry) -> Result<bool> {

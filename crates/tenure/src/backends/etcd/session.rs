@@ -9,7 +9,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::proto::{LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveResponse};
-use super::wire::{Method, Wire, unavailable};
+use super::fault::{unavailable};
+use super::wire::{Method, Wire};
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
 

@@ -14,7 +14,8 @@ use super::pulse;
 use super::session::{Session, Sessions, grant};
 use super::table::Table;
 use super::watch::Watches;
-use super::wire::{Login, Method, Wire, permission_is_denied};
+use super::fault::{permission_is_denied};
+use super::wire::{Login, Method, Wire};
 use crate::error::Result;
 use crate::options::Options;
 
@@ -88,8 +89,7 @@ async fn sweep(store: Weak<Store>) {
     loop {
         tokio::time::sleep(SWEEP).await;
         let Some(store) = store.upgrade() else { return };
-        for mut claim in store.table.stale() {
-            claim.doubtful = true;
+        for claim in store.table.stale() {
             // What fails is stale still, and comes again.
             let _again = store.give_back(&claim).await;
         }

@@ -27,6 +27,8 @@ pub(super) struct Entry {
     /// Its create revision, once known: its place in the order, and its token.
     pub(super) revision: Option<i64>,
     pub(super) granted: bool,
+    /// The last revision at which it was seen as granted: a watch for its end begins after it.
+    pub(super) seen: i64,
     /// Whose deletion to wait for, and from which revision on.
     pub(super) behind: Option<(Vec<u8>, i64)>,
     /// A request to write it is unanswered: it may arrive at any time.
@@ -59,6 +61,7 @@ impl Table {
             written,
             revision: None,
             granted: false,
+            seen: 0,
             behind: None,
             doubtful: false,
             released: false,

@@ -9,7 +9,7 @@ use super::proto::{KeyValue, RangeResponse, TxnRequest, TxnResponse};
 use super::session::Session;
 use super::store::Store;
 use super::table::{Entry, limit};
-use super::wire::{lease_is_gone, unavailable};
+use super::fault::{lease_is_gone, unavailable};
 use crate::claim::{Attempt, Busy, Claim, Grant, Holder, Note};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
@@ -226,6 +226,7 @@ impl Store {
         let token = number.ok_or_else(|| unavailable("a revision is not a number"))?;
         self.table.change(&entry.claim, |entry| {
             (entry.revision, entry.granted, entry.behind) = (Some(revision), true, None);
+            entry.seen = entry.seen.max(revision);
         });
         Ok(Some(Grant::new(token, entry.claim.ttl.min(session.end().since(asked)))))
     }

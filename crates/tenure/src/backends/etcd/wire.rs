@@ -1,6 +1,6 @@
 //! The way to the servers: one connection at a time, to one of several endpoints. Whoever finds it
 //! silent moves everybody on to the next. Requests that may be repeated are, until they are answered
-//! or their time is up; errors get their meaning at the bottom.
+//! or their time is up; `fault` says what their errors mean.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,9 +13,10 @@ use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+use super::fault::{Meaning, chain, from_status, meaning, unavailable};
 use super::proto::{AuthenticateRequest, AuthenticateResponse};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -39,7 +40,17 @@ pub(super) struct Login {
 struct Line {
     generation: u64,
     channel: Channel,
-    token: Option<MetadataValue<Ascii>>,
+    token: Token,
+}
+
+/// What shows the server who we are.
+#[derive(Clone, PartialEq)]
+enum Token {
+    /// Not asked for yet, or no longer good.
+    None,
+    /// The server does not want any.
+    Needless,
+    Given(MetadataValue<Ascii>),
 }
 
 /// A method of the API.
@@ -66,7 +77,8 @@ impl Wire {
         let first = endpoints.first().ok_or_else(|| {
             Error::new(ErrorKind::Invalid, "the etcd URL names no host; try etcd://127.0.0.1:2379")
         })?;
-        let line = Line { generation: 0, channel: first.connect_lazy(), token: None };
+        let token = if login.is_some() { Token::None } else { Token::Needless };
+        let line = Line { generation: 0, channel: first.connect_lazy(), token };
         Ok(Wire { endpoints, login, line: Mutex::new(line), generation: watch::Sender::new(0) })
     }
 
@@ -183,7 +195,7 @@ impl Wire {
         let meaning = meaning(status);
         match meaning {
             Meaning::Elsewhere => self.move_on(line.generation),
-            Meaning::Login => self.forget_token(line.token.as_ref()),
+            Meaning::Login => self.forget_token(&line.token),
             Meaning::Again | Meaning::Final => {}
         }
         meaning
@@ -195,7 +207,7 @@ impl Wire {
             None | Some(Meaning::Elsewhere) => self.move_on(generation),
             Some(Meaning::Login) => {
                 let token = self.line().token.clone();
-                self.forget_token(token.as_ref());
+                self.forget_token(&token);
             }
             Some(Meaning::Again | Meaning::Final) => {}
         }
@@ -213,18 +225,20 @@ impl Wire {
     /// The connection in use, with a token if the server wants one.
     async fn line_for_call(&self, end: Instant) -> Result<Line> {
         let line = self.line().clone();
-        let Some(login) = self.login.as_ref().filter(|_| line.token.is_none()) else {
+        let Some(login) = self.login.as_ref().filter(|_| line.token == Token::None) else {
             return Ok(line);
         };
         let Login { user, password } = login.clone();
         let request = AuthenticateRequest { name: user, password };
         let limit = end.saturating_duration_since(Instant::now()).min(LOGIN);
         let attempt = unary(&line, AUTHENTICATE, request);
-        let answer: AuthenticateResponse = match tokio::time::timeout(limit, attempt).await {
-            Ok(Ok(answer)) => answer,
-            // A server without authentication needs no token.
+        let token = match tokio::time::timeout(limit, attempt).await {
+            Ok(Ok(AuthenticateResponse { token })) => {
+                let token = token.parse().map_err(|_| unavailable("the token is not text"))?;
+                Token::Given(token)
+            }
             Ok(Err(status)) if status.message().contains("authentication is not enabled") => {
-                return Ok(line);
+                Token::Needless
             }
             Ok(Err(status)) => {
                 self.settle(&status, &line);
@@ -235,16 +249,16 @@ impl Wire {
                 return Err(unavailable("no answer to the login in time"));
             }
         };
-        let token = answer.token.parse().map_err(|_| unavailable("the token is not text"))?;
         let mut line = self.line();
-        line.token = Some(token);
+        line.token = token;
         Ok(line.clone())
     }
 
-    fn forget_token(&self, used: Option<&MetadataValue<Ascii>>) {
+    /// The server does not take it any more. Whoever has no login cannot get another.
+    fn forget_token(&self, used: &Token) {
         let mut line = self.line();
-        if line.token.as_ref() == used {
-            line.token = None;
+        if line.token == *used && self.login.is_some() {
+            line.token = Token::None;
         }
     }
 }
@@ -317,87 +331,10 @@ async fn ready(grpc: &mut Grpc<Channel>) -> Result<(), Status> {
 /// A member without a leader refuses at once instead of waiting for one.
 fn dress<T>(mut request: Request<T>, line: &Line) -> Request<T> {
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-    if let Some(token) = &line.token {
+    if let Token::Given(token) = &line.token {
         request.metadata_mut().insert("token", token.clone());
     }
     request
-}
-
-/// What a failed request means for the next one.
-enum Meaning {
-    /// Ask the same member again.
-    Again,
-    /// Ask another member.
-    Elsewhere,
-    /// It is an answer.
-    Final,
-    /// Log in again.
-    Login,
-}
-
-fn meaning(status: &Status) -> Meaning {
-    let says = |part: &str| status.message().contains(part);
-    match status.code() {
-        Code::Unauthenticated => Meaning::Login,
-        // The member is well; the cluster was changing its mind.
-        Code::Unavailable if says("leader changed") || says("timed out") => Meaning::Again,
-        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => Meaning::Elsewhere,
-        Code::ResourceExhausted if says("too many requests") => Meaning::Again,
-        // The connection broke in the middle of an answer.
-        Code::Unknown | Code::Internal if !says("etcdserver") => Meaning::Elsewhere,
-        _ => Meaning::Final,
-    }
-}
-
-/// Whether the server says that a lease is not there.
-pub(super) fn lease_is_gone(error: &Error) -> bool {
-    error.to_string().contains("requested lease not found")
-}
-
-/// Whether the server knows us, and says no.
-pub(super) fn permission_is_denied(error: &Error) -> bool {
-    error.to_string().contains("permission denied")
-}
-
-pub(super) fn unavailable(message: impl fmt::Display) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("etcd: {message}"))
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
-}
-
-/// The one place where the client's errors become ours.
-pub(super) fn from_status(status: Status) -> Error {
-    let message = match status.message() {
-        "" => chain(&status),
-        message => message.to_owned(),
-    };
-    let (kind, advice) = match status.code() {
-        Code::PermissionDenied | Code::Unauthenticated => {
-            (ErrorKind::Denied, "; grant the user's role this key range, for reading and writing")
-        }
-        Code::InvalidArgument if message.contains("user name is empty") => {
-            (ErrorKind::Denied, "; put a user and a password into the URL")
-        }
-        Code::InvalidArgument if message.contains("authentication failed") => {
-            (ErrorKind::Denied, "; check user and password")
-        }
-        Code::ResourceExhausted if message.contains("space exceeded") => {
-            (ErrorKind::Unavailable, "; compact and defragment etcd, then disarm the alarm")
-        }
-        Code::Unimplemented => (ErrorKind::Unsupported, "; etcd 3.4 or later is needed"),
-        Code::InvalidArgument | Code::OutOfRange => (ErrorKind::Internal, ""),
-        _ => (ErrorKind::Unavailable, ""),
-    };
-    Error::new(kind, format!("etcd: {message}{advice}"))
 }
 
 const AUTHENTICATE: Method = Method("/etcdserverpb.Auth/Authenticate");
