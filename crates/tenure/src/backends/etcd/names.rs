@@ -1,6 +1,6 @@
-//! The names of keys at the server: `SPACE ENCODED-NAME / LEASE-IN-HEX - OWNER`, which is how etcd's
-//! own lock package names them, but for what follows the lease: it tells two claims of one client
-//! apart, and nobody else reads it.
+//! The names of keys at the server: `SPACE ENCODED-NAME / LEASE-IN-HEX - OWNER`, which is how
+//! etcd's own lock package names them, but for what follows the lease: it tells two claims of one
+//! client apart, and nobody else reads it.
 
 use crate::claim::Owner;
 use crate::key::Key;

@@ -1,5 +1,5 @@
-//! The messages of etcd's API that we use, with the numbers of `rpc.proto`. Written by hand, so that
-//! building needs neither `protoc` nor a generator; fields that we do not read are left out.
+//! The messages of etcd's API that we use, with the numbers of `rpc.proto`. Written by hand, so
+//! that building needs neither `protoc` nor a generator; fields that we do not read are left out.
 
 use prost::{Enumeration, Message, Oneof};
 

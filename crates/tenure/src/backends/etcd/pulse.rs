@@ -1,5 +1,5 @@
-//! Keeps the leases alive: one task and one stream for all of them. That the stream ends, or that an
-//! answer does not come, is no loss: it is opened anew, to another member if there is one.
+//! Keeps the leases alive: one task and one stream for all of them. That the stream ends, or that
+//! an answer does not come, is no loss: it is opened anew, to another member if there is one.
 
 use std::sync::Arc;
 use std::time::Duration;

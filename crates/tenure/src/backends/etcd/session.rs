@@ -1,6 +1,6 @@
 //! Leases. All claims with the same ttl share one, so that the number of keep-alives does not grow
-//! with the number of locks. Only the server's word ends a lease here; until when it is sure to live
-//! is counted from before the last keep-alive that was answered.
+//! with the number of locks. Only the server's word ends a lease here; until when it is sure to
+//! live is counted from before the last keep-alive that was answered.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -73,7 +73,12 @@ impl Table {
         entry
     }
 
-    pub(super) fn change<T>(&self, claim: &Claim, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+    /// Changes a claim, if it is there.
+    pub(super) fn change<T>(
+        &self,
+        claim: &Claim,
+        change: impl FnOnce(&mut Entry) -> T,
+    ) -> Option<T> {
         self.entries().get_mut(&id(claim)).map(change)
     }
 

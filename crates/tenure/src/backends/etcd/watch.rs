@@ -1,5 +1,5 @@
-//! Watches for the deletion of single keys: one task and one stream for all of them. Whatever ends a
-//! watch, be it a deletion, a compaction or a broken stream, says the same: look again.
+//! Watches for the deletion of single keys: one task and one stream for all of them. Whatever ends
+//! a watch, be it a deletion, a compaction or a broken stream, says the same: look again.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The way to the servers: one connection at a time, to one of several endpoints. Whoever finds it
-//! silent moves everybody on to the next. Requests that may be repeated are, until they are answered
-//! or their time is up; `fault` says what their errors mean.
+//! silent moves everybody on to the next. Requests that may be repeated are, until they are
+//! answered or their time is up; `fault` says what their errors mean.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -143,7 +143,8 @@ impl Wire {
             let request = request.clone();
             async move {
                 let host = endpoint.uri().authority().map(ToString::to_string);
-                let answer = match tokio::time::timeout(limit, unary(&line, method, request)).await {
+                let answer = unary(&line, method, request);
+                let answer = match tokio::time::timeout(limit, answer).await {
                     Ok(answer) => answer.map_err(from_status),
                     Err(_) => Err(unavailable("it does not answer")),
                 };
