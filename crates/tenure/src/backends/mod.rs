@@ -7,6 +7,8 @@ use crate::backend::Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(feature = "memory")]
 pub mod memory;
 #[cfg(feature = "redis")]
@@ -16,6 +18,9 @@ pub mod redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+#[cfg(feature = "etcd")]
+#[doc(inline)]
+pub use etcd::Etcd;
 #[cfg(feature = "memory")]
 #[doc(inline)]
 pub use memory::Memory;
@@ -49,6 +54,7 @@ macro_rules! backends {
 
 backends! {
     // module  feature   URL schemes
+    etcd       "etcd"   ["etcd"];
     memory     "memory"  ["memory"];
     redis      "redis"   ["redis", "rediss", "redis+unix", "redis+sentinel", "redis+cluster"];
     redlock    "redlock" ["redlock"];
