@@ -3,6 +3,7 @@
 
 mod compare;
 mod embedded;
+mod etcd;
 mod memory;
 mod run;
 
@@ -27,6 +28,16 @@ const SCENARIOS: &[Scenario] = &[
         name: "embedded",
         about: "acquire + release on the embedded store",
         compare: embedded::compare,
+    },
+    Scenario {
+        name: "etcd",
+        about: "acquire + release on etcd, one member",
+        compare: etcd::compare,
+    },
+    Scenario {
+        name: "etcd-queue",
+        about: "etcd: a lock goes through 1, 10 and 100 waiters, time for each",
+        compare: etcd::compare_queues,
     },
     Scenario {
         name: "run",

@@ -48,9 +48,9 @@
 //! |---|---|---|---|
 //! | `memory:` | first come first served | strict | one process |
 //! | `sqlite:` | first come first served | strict | one machine |
-//! | `redis://` | first come first served, or any | strict | network |
+//! | `redis://` | first come first served, or any | best effort | network |
 //! | `redis+sentinel://`, `redis+cluster://` | the same | best effort | network |
-//! | `redlock://` | any | strict | network |
+//! | `redlock://` | any | best effort | network |
 //!
 //! [`Client::info`] says the same in code. Leases are 30 s and renewed every third of that by
 //! default; see [`Config`] for the options that every URL takes.

@@ -184,7 +184,8 @@ fn only(mut addresses: Vec<Address>) -> Result<Address> {
     match (addresses.pop(), addresses.is_empty()) {
         (Some(address), true) => Ok(address),
         _ => Err(invalid(
-            "redis:// is one server; several are redis+sentinel://, redis+cluster:// or redlock://",
+            "redis:// is one server; for several use redis+sentinel://, redis+cluster:// or \
+             redlock://",
         )),
     }
 }
