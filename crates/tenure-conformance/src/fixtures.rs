@@ -41,10 +41,7 @@ pub fn all() -> Vec<Fixture> {
             name: "redis-plain",
             start: || Box::pin(server(Topology::Redis, "layout=plain")),
         },
-        Fixture {
-            name: "redis-sentinel",
-            start: || Box::pin(server(Topology::RedisSentinel, "replicas=1")),
-        },
+        Fixture { name: "redis-sentinel", start: || Box::pin(server(Topology::RedisSentinel, "")) },
         Fixture {
             name: "redlock",
             start: || Box::pin(server(Topology::Redis5, "nodes=durable&response=500ms")),

@@ -137,14 +137,21 @@ impl Backend for Redlock {
         Ok(held)
     }
 
-    /// Most nodes have to say that it is free: the first to say so is alone with it for a moment.
+    /// Most nodes should say that it is free, since the first to say so is alone with it for a
+    /// moment. But they may not agree who is first: whoever hears of it from some tries a little
+    /// later.
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
         let asked = self.rounds.claim(claim);
         let mut hints: FuturesUnordered<_> =
             self.quorum.nodes.iter().map(|node| node.until_free(&asked)).collect();
-        for _ in 0..self.quorum.needed() {
-            hints.next().await;
-        }
+        hints.next().await;
+        let most = async {
+            for _ in 1..self.quorum.needed() {
+                hints.next().await;
+            }
+        };
+        // Either way it is time to ask.
+        let _agreed = tokio::time::timeout(self.quorum.pause(), most).await.is_ok();
         None
     }
 

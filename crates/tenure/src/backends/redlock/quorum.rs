@@ -37,6 +37,12 @@ impl Quorum {
         (self.patience * 4).max(Duration::from_millis(50))
     }
 
+    /// A pause that is seldom twice the same, so that two do not try at the same moment; long
+    /// enough that a crowd of waiters does not keep the nodes busy.
+    pub(super) fn pause(&self) -> Duration {
+        Duration::from_millis(50 + RandomState::new().hash_one(self.patience) % 100)
+    }
+
     /// Connects to all; most have to be there.
     pub(super) async fn reach(&self) -> Result<()> {
         let answers = join_all(self.nodes.iter().map(Redis::reach)).await;
