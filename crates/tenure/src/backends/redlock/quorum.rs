@@ -235,10 +235,14 @@ pub(super) struct Released(Vec<Result<bool>>);
 impl Released {
     /// Whether it was held, if enough nodes answered to know.
     pub(super) fn decide(self, needed: usize, key: &Key) -> Result<bool> {
-        let answered = self.0.iter().flatten().count();
         let held = self.0.iter().flatten().filter(|held| **held).count();
-        if answered >= needed {
-            return Ok(held >= needed);
+        let silent = self.0.iter().filter(|answer| answer.is_err()).count();
+        if held >= needed {
+            return Ok(true);
+        }
+        // With the silent ones it may have been held: that is doubt, not a no.
+        if held + silent < needed {
+            return Ok(false);
         }
         Err(self.0.into_iter().find_map(Result::err).unwrap_or_else(|| unavailable(key.as_str())))
     }
