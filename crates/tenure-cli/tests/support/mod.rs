@@ -24,6 +24,7 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn new() -> Store {
+        hear_all_signals();
         Store { folder: tempfile::tempdir().unwrap() }
     }
 
@@ -69,8 +70,22 @@ impl Store {
     }
 }
 
+/// Undoes what our own caller ignores: a shell ignores INT and QUIT for what it runs in the
+/// background, and what is ignored here stays ignored in everything that we start.
+#[expect(unsafe_code, reason = "only libc can set what a signal does")]
+pub(crate) fn hear_all_signals() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1] {
+            // SAFETY: the default action needs no handler of ours.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+    });
+}
+
 /// The program with these arguments, and nothing of our own environment that could change it.
 pub(crate) fn tenure<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
+    hear_all_signals();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
     command.args(args).env_remove("TENURE_URL").env_remove("NO_COLOR").env("TERM", "xterm");
     command.stdin(Stdio::null());
