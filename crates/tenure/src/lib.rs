@@ -99,7 +99,7 @@ mod reentrant;
 #[cfg(feature = "serde")]
 mod serde;
 mod shared;
-#[cfg(feature = "tls")]
+#[cfg(all(feature = "tls", feature = "redis"))]
 mod tls;
 mod token;
 
