@@ -1,0 +1,123 @@
+//! PostgreSQL: leases in a table, advisory locks of a session, or row locks of a transaction.
+//!
+//! `settings` reads the URL; a `link` is one connection, `lanes` are the few of a client, `bells`
+//! ring who waits in it. `lease` with the statements in `sql` is the default mode. The user's page
+//! is `docs/backends/postgres.md`.
+
+mod bells;
+mod fault;
+mod lanes;
+mod lease;
+mod link;
+mod schema;
+mod settings;
+mod sql;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::backend::{Backend, Claim, Grant, Info, Scope, Wakeup};
+use crate::claim::{Attempt, Holding};
+use crate::error::Result;
+use crate::finding::Finding;
+use crate::key::Key;
+use crate::options::Options;
+use crate::token::FencingToken;
+use lanes::Lanes;
+pub use schema::SCHEMA;
+use settings::Settings;
+
+/// Opens `postgres://`.
+pub(crate) async fn open(options: Options) -> Result<Postgres> {
+    let lanes = Lanes::new(Settings::take(options)?);
+    schema::provide(&lanes).await?;
+    Ok(Postgres { lanes })
+}
+
+/// Locks in a PostgreSQL database. Clones share their connections.
+///
+/// # Examples
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+/// use tenure::{Config, backends::Postgres};
+///
+/// let postgres = Postgres::open("postgres://app:secret@db.example/app").await?;
+/// let locks = Config::default().over(postgres);
+/// let guard = locks.lock("orders/42").acquire().await?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Postgres {
+    lanes: Arc<Lanes>,
+}
+
+impl Postgres {
+    /// Opens the database that a URL names: `postgres://user:password@host/database?mode=lease`.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if the URL is wrong; `Denied` if the server does not let us in or we may not make
+    /// the tables; `Unsupported` behind a pooler that the mode cannot live with; `Unavailable` if
+    /// nobody answers.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future closes what was opened.
+    pub async fn open(url: &str) -> Result<Postgres> {
+        open(Options::parse(url)?).await
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lanes.settings.fmt(f)
+    }
+}
+
+#[async_trait]
+impl Backend for Postgres {
+    fn info(&self) -> Info {
+        let wakeup = if self.lanes.settings.pooled { Wakeup::Poll } else { Wakeup::Push };
+        Info { min_ttl: MIN_TTL, wakeup, ..Info::new("postgres") }
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
+        lease::try_acquire(&self.lanes, claim).await
+    }
+
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
+        lease::renew(&self.lanes, claims).await
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<bool> {
+        lease::release(&self.lanes, claim).await
+    }
+
+    async fn until_free(&self, claim: &Claim) -> Option<Grant> {
+        lease::until_free(&self.lanes, claim).await
+    }
+
+    async fn until_lost(&self, claim: &Claim) {
+        self.lanes.bells.until_evicted(claim.owner).await;
+    }
+
+    async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
+        lease::list(&self.lanes, scope).await
+    }
+
+    async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
+        lease::evict(&self.lanes, key, token).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        Ok(vec![Finding::good("server", "it answers")])
+    }
+}
+
+/// A statement takes about a millisecond; a busy machine or network some tens of them.
+const MIN_TTL: Duration = Duration::from_millis(50);
