@@ -31,6 +31,8 @@ pub fn all() -> Vec<Fixture> {
         Fixture { name: "memory+slow", start: || Box::pin(async { memory(slow) }) },
         Fixture { name: "memory+flaky", start: || Box::pin(async { memory(flaky) }) },
         Fixture { name: "postgres", start: || Box::pin(postgres("lease")) },
+        Fixture { name: "postgres-session", start: || Box::pin(postgres("session")) },
+        Fixture { name: "postgres-row", start: || Box::pin(postgres("row")) },
         Fixture { name: "sqlite", start: || Box::pin(sqlite()) },
     ]
 }

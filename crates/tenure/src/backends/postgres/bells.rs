@@ -4,9 +4,9 @@
 //! has been read is not missed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use crate::claim::Owner;
 use crate::token::FencingToken;
@@ -17,6 +17,8 @@ pub(super) struct Bells {
     places: Mutex<HashMap<Owner, Place>>,
     /// Called with the owner of a lock that somebody evicted.
     losses: Mutex<HashMap<Owner, Arc<Notify>>>,
+    /// Told of evictions, where a lock hangs on a connection that has to let it go.
+    evictions: OnceLock<mpsc::UnboundedSender<Owner>>,
 }
 
 /// A claim that waits.
@@ -68,11 +70,28 @@ impl Bells {
         }
     }
 
-    /// Returns when somebody says that this claim was evicted.
-    pub(super) async fn until_evicted(&self, owner: Owner) {
+    /// Evictions from now on, for one listener.
+    pub(super) fn evictions(&self) -> mpsc::UnboundedReceiver<Owner> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        // A second listener would hear nothing; there is none.
+        let _only_one = self.evictions.set(sender);
+        receiver
+    }
+
+    /// Returns when somebody says that this claim was evicted, or at once if `is_held` denies it.
+    pub(super) async fn until_lost(&self, owner: Owner, is_held: impl Fn() -> bool) {
         let bell = self.losses().entry(owner).or_default().clone();
         let _leave = Leave(self, owner);
-        bell.notified().await;
+        if is_held() {
+            bell.notified().await;
+        }
+    }
+
+    /// The claim is no longer held.
+    pub(super) fn lose(&self, owner: Owner) {
+        if let Some(bell) = self.losses().get(&owner) {
+            bell.notify_one();
+        }
     }
 
     /// The server pushed a message: `grant OWNER TOKEN`, `look OWNER` or `lost OWNER`.
@@ -81,11 +100,11 @@ impl Bells {
         let (verb, owner) = (words.next(), words.next().and_then(|word| word.parse().ok()));
         let (Some(verb), Some(owner)) = (verb, owner) else { return };
         match verb {
-            "lost" => {
-                if let Some(bell) = self.losses().get(&owner) {
-                    bell.notify_one();
-                }
-            }
+            "lost" => match self.evictions.get() {
+                // A listener that is gone has nothing to let go.
+                Some(listener) => drop(listener.send(owner)),
+                None => self.lose(owner),
+            },
             _ => {
                 let token = words.next().and_then(|word| word.parse().ok());
                 if let Some(place) = self.places().get_mut(&owner) {

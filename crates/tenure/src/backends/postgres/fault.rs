@@ -4,6 +4,7 @@ use tokio_postgres::error::SqlState;
 
 use super::settings::Settings;
 use crate::error::{Error, ErrorKind};
+use crate::key::Key;
 
 /// A statement lost a race against another transaction and may be repeated at once.
 pub(super) fn lost_a_race(error: &tokio_postgres::Error) -> bool {
@@ -56,6 +57,15 @@ pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the connection to PostgreSQL is gone")
 }
 
+/// An eviction that the server did not carry out.
+pub(super) fn stubborn(key: &Key) -> Error {
+    let message = format!(
+        "the session that holds `{key}` does not end; end it with pg_terminate_backend as a \
+         superuser"
+    );
+    Error::new(ErrorKind::Denied, message)
+}
+
 /// An answer that does not look as our own statement makes it.
 pub(super) fn odd(what: &str) -> Error {
     Error::new(ErrorKind::Internal, format!("PostgreSQL gave an odd answer about {what}"))
@@ -76,6 +86,11 @@ pub(super) fn from_server(error: tokio_postgres::Error) -> Error {
                  prints them"
             );
             return Error::new(ErrorKind::Invalid, message).with_source(error);
+        }
+        "26000" | "42P05" => {
+            let message = "a transaction pooler seems to be in front of PostgreSQL; connect past \
+                           it, or say `pooler=yes`";
+            return Error::new(ErrorKind::Unsupported, message).with_source(error);
         }
         // Bad data, and what the server does not know: ours to mend.
         code if code.starts_with("22") || code.starts_with("42") || code.starts_with("0A") => {

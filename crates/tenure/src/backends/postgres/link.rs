@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, Statement};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, SimpleQueryMessage, Statement};
 
 use super::bells::Bells;
 use super::fault;
@@ -46,9 +46,8 @@ pub(super) struct Link {
     driver: AbortHandle,
     /// Ends when the connection does.
     ended: watch::Receiver<()>,
-    /// The server's process, and when it began: the two together are never used twice.
+    /// The server's process.
     pub(super) pid: i32,
-    pub(super) started: String,
     pub(super) version: i32,
 }
 
@@ -108,7 +107,6 @@ impl Link {
             driver,
             ended,
             pid: 0,
-            started: String::new(),
             version: 0,
         };
         link.introduce(setup, host, port).await?;
@@ -124,8 +122,7 @@ impl Link {
         let [row] = &rows[..] else { return Err(fault::odd("who we are")) };
         self.pid = row.try_get(0).map_err(fault::from_server)?;
         self.version = row.try_get(1).map_err(fault::from_server)?;
-        self.started = row.try_get(2).map_err(fault::from_server)?;
-        let reads_only: bool = row.try_get(3).map_err(fault::from_server)?;
+        let reads_only: bool = row.try_get(2).map_err(fault::from_server)?;
         if reads_only {
             let message = format!("{host}:{port} is a standby or read-only; name the primary");
             return Err(Error::new(ErrorKind::Unavailable, message));
@@ -139,27 +136,46 @@ impl Link {
         sql: &'static Sql,
         values: Vec<Value>,
     ) -> Result<Vec<Row>> {
-        let (sender, receiver) = oneshot::channel();
         let link = self.clone();
-        link.busy.fetch_add(1, Ordering::Relaxed);
-        tokio::spawn(async move {
-            let answer = link.within_limit(link.repeat(sql, &values)).await;
-            link.busy.fetch_sub(1, Ordering::Relaxed);
-            // Whoever asked may have gone away.
-            let _unwanted = sender.send(answer);
-        });
-        receiver.await.unwrap_or_else(|_| Err(fault::closed()))
+        self.run(async move { link.repeat(sql, &values, REPEATS).await }).await
     }
 
-    /// Runs text without parameters, several statements if need be.
-    pub(super) async fn batch(self: &Arc<Self>, text: String) -> Result<()> {
+    /// The same for what must not be repeated.
+    pub(super) async fn ask_once(
+        self: &Arc<Self>,
+        sql: &'static Sql,
+        values: Vec<Value>,
+    ) -> Result<Vec<Row>> {
+        let link = self.clone();
+        self.run(async move { link.repeat(sql, &values, 0).await }).await
+    }
+
+    /// Runs text without parameters, several statements if need be, in one message. Gives the first
+    /// value of the first row.
+    pub(super) async fn batch(self: &Arc<Self>, text: String) -> Result<Option<String>> {
+        let link = self.clone();
+        let call = async move {
+            let messages = link.client.simple_query(&text).await?;
+            Ok(messages.iter().find_map(|message| match message {
+                SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+                _ => None,
+            }))
+        };
+        self.run(call).await
+    }
+
+    /// Runs a call in a task of its own.
+    async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        call: impl Future<Output = Result<T, tokio_postgres::Error>> + Send + 'static,
+    ) -> Result<T> {
         let (sender, receiver) = oneshot::channel();
         let link = self.clone();
         link.busy.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
-            let call = async { link.client.batch_execute(&text).await };
             let answer = link.within_limit(call).await;
             link.busy.fetch_sub(1, Ordering::Relaxed);
+            // Whoever asked may have gone away.
             let _unwanted = sender.send(answer);
         });
         receiver.await.unwrap_or_else(|_| Err(fault::closed()))
@@ -185,8 +201,8 @@ impl Link {
         &self,
         sql: &'static Sql,
         values: &[Value],
+        mut left: u32,
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        let mut left = REPEATS;
         loop {
             match self.query(sql, values).await {
                 Err(error) if fault::lost_a_race(&error) && left > 0 => left -= 1,
@@ -292,7 +308,6 @@ fn silent(host: &str, port: u16, limit: Duration) -> Error {
 }
 
 const WHO: &str = "SELECT pg_backend_pid(), current_setting('server_version_num')::int4, \
-    coalesce((SELECT backend_start::text FROM pg_stat_get_activity(pg_backend_pid())), ''), \
     current_setting('transaction_read_only')::bool";
 
 /// How long a statement may go unanswered before its connection is given up.

@@ -1,17 +1,25 @@
 //! PostgreSQL: leases in a table, advisory locks of a session, or row locks of a transaction.
 //!
 //! `settings` reads the URL; a `link` is one connection, `lanes` are the few of a client, `bells`
-//! ring who waits in it. `lease` with the statements in `sql` is the default mode. The user's page
-//! is `docs/backends/postgres.md`.
+//! ring who waits in it. `lease` with the statements in `sql` is the default mode; in `session` and
+//! `row` a connection holds the lock, and the `board` says who holds and waits. The user's page is
+//! `docs/backends/postgres.md`.
 
 mod bells;
+mod board;
+mod examine;
 mod fault;
+mod hold;
 mod lanes;
 mod lease;
 mod link;
+mod pooler;
+mod row;
 mod schema;
+mod session;
 mod settings;
 mod sql;
+mod sweep;
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,15 +34,28 @@ use crate::finding::Finding;
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
+use hold::Hold;
 use lanes::Lanes;
+use row::Rows;
 pub use schema::SCHEMA;
-use settings::Settings;
+use session::Session;
+use settings::{Kind, Settings};
 
 /// Opens `postgres://`.
 pub(crate) async fn open(options: Options) -> Result<Postgres> {
     let lanes = Lanes::new(Settings::take(options)?);
     schema::provide(&lanes).await?;
-    Ok(Postgres { lanes })
+    let mode = lanes.settings.mode;
+    if mode != Kind::Lease && pooler::is_there(&lanes).await? {
+        return Err(settings::pooler(mode));
+    }
+    sweep::start(&lanes);
+    let hold = match mode {
+        Kind::Lease => None,
+        Kind::Session => Some(Hold::Session(Session::start(&lanes))),
+        Kind::Row => Some(Hold::Rows(Rows::start(&lanes))),
+    };
+    Ok(Postgres { lanes, hold: hold.map(Arc::new) })
 }
 
 /// Locks in a PostgreSQL database. Clones share their connections.
@@ -54,6 +75,8 @@ pub(crate) async fn open(options: Options) -> Result<Postgres> {
 #[derive(Clone)]
 pub struct Postgres {
     lanes: Arc<Lanes>,
+    /// Where a connection holds the lock, and not a row with an end of time.
+    hold: Option<Arc<Hold>>,
 }
 
 impl Postgres {
@@ -83,19 +106,29 @@ impl fmt::Debug for Postgres {
 impl Backend for Postgres {
     fn info(&self) -> Info {
         let wakeup = if self.lanes.settings.pooled { Wakeup::Poll } else { Wakeup::Push };
-        Info { min_ttl: MIN_TTL, wakeup, ..Info::new("postgres") }
+        let min_ttl = if self.hold.is_some() { MIN_TTL_OF_SESSIONS } else { MIN_TTL };
+        Info { min_ttl, wakeup, ..Info::new("postgres") }
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        lease::try_acquire(&self.lanes, claim).await
+        match &self.hold {
+            None => lease::try_acquire(&self.lanes, claim).await,
+            Some(hold) => hold.try_acquire(&self.lanes, claim).await,
+        }
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
-        lease::renew(&self.lanes, claims).await
+        match &self.hold {
+            None => lease::renew(&self.lanes, claims).await,
+            Some(hold) => hold.renew(claims).await,
+        }
     }
 
     async fn release(&self, claim: &Claim) -> Result<bool> {
-        lease::release(&self.lanes, claim).await
+        match &self.hold {
+            None => lease::release(&self.lanes, claim).await,
+            Some(hold) => hold.release(&self.lanes, claim).await,
+        }
     }
 
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
@@ -103,21 +136,32 @@ impl Backend for Postgres {
     }
 
     async fn until_lost(&self, claim: &Claim) {
-        self.lanes.bells.until_evicted(claim.owner).await;
+        match &self.hold {
+            None => self.lanes.bells.until_lost(claim.owner, || true).await,
+            Some(hold) => hold.until_lost(&self.lanes, claim).await,
+        }
     }
 
     async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
-        lease::list(&self.lanes, scope).await
+        match &self.hold {
+            None => lease::list(&self.lanes, scope).await,
+            Some(_) => hold::list(&self.lanes, scope).await,
+        }
     }
 
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
-        lease::evict(&self.lanes, key, token).await
+        match &self.hold {
+            None => lease::evict(&self.lanes, key, token).await,
+            Some(hold) => hold.evict(&self.lanes, key, token).await,
+        }
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
-        Ok(vec![Finding::good("server", "it answers")])
+        examine::examine(&self.lanes).await
     }
 }
 
 /// A statement takes about a millisecond; a busy machine or network some tens of them.
 const MIN_TTL: Duration = Duration::from_millis(50);
+/// The server's timers, which end the session of a hung holder, need some room.
+const MIN_TTL_OF_SESSIONS: Duration = Duration::from_millis(200);

@@ -29,7 +29,7 @@ pub(super) async fn provide(lanes: &Arc<Lanes>) -> Result<()> {
             return Ok(());
         }
     }
-    made.map_err(|error| match error.kind() {
+    made.map(drop).map_err(|error| match error.kind() {
         ErrorKind::Denied => {
             let user = &lanes.settings.user;
             let message = format!(

@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS tenure_board (
   owner   text,
   token   bigint NOT NULL DEFAULT 0,
   pid     integer NOT NULL DEFAULT 0,    -- the server process that the lock hangs on
-  started text NOT NULL DEFAULT '',      -- and when it began
+  number  bigint NOT NULL DEFAULT 0,     -- mode=session: the advisory lock
   ttl     double precision NOT NULL DEFAULT 0,
   since   timestamptz NOT NULL DEFAULT clock_timestamp(),
   note    text NOT NULL DEFAULT '',
