@@ -46,13 +46,15 @@ pub(super) async fn busy(lanes: &Arc<Lanes>, claim: &Claim) -> Result<Busy> {
         lanes.ask(&LOOK, values![mode, key, claim.owner.to_string()]).await?
     };
     let mut busy = Busy::new(claim.key.clone());
-    // A holder whose connection broke rings nobody.
-    busy.retry_after = Some(LOOK_AGAIN);
     let Some(row) = rows.first() else { return Ok(busy) };
     let (owner, number): (Option<String>, i64) = (get(row, 0)?, get(row, 1)?);
     let (line, held_for): (String, f64) = (get(row, 2)?, get(row, 3)?);
     let ahead: Option<i64> = get(row, 4)?;
     busy.ahead = ahead.and_then(|ahead| u32::try_from(ahead).ok());
+    if busy.ahead.is_none_or(|ahead| ahead == 0) {
+        // A holder whose connection broke rings nobody: the first of the queue looks.
+        busy.retry_after = Some(LOOK_AGAIN);
+    }
     if owner.is_some() {
         let (token, held_for) = (token(number)?, Some(seconds(held_for)));
         let holder = Holder { token, held_for, ..Holder::new(&Note::decode(&line)) };
@@ -234,18 +236,38 @@ static LOOK: Sql = Sql {
     types: &[Type::TEXT, Type::BYTEA, Type::TEXT],
 };
 
-/// $1 mode, $2 key, $3 owner.
+/// Takes a claim off row `l` and finds who is first now. $1 mode, $2 key, $3 owner.
+macro_rules! clear {
+    () => {
+        concat!(
+            "UPDATE tenure_board l SET \
+             owner = CASE WHEN l.owner = $3 THEN NULL ELSE l.owner END, queue = ",
+            live!(" AND e->>'o' <> $3"),
+            " WHERE l.mode = $1 AND l.key = $2 AND (l.owner = $3 \
+                OR l.queue @> jsonb_build_array(jsonb_build_object('o', $3::text))) \
+             RETURNING l.queue->0 AS w"
+        )
+    };
+}
 static CLEAR: Sql = Sql {
     text: concat!(
-        "WITH r AS (UPDATE tenure_board l SET \
-         owner = CASE WHEN l.owner = $3 THEN NULL ELSE l.owner END, queue = ",
-        live!(" AND e->>'o' <> $3"),
-        " WHERE l.mode = $1 AND l.key = $2 AND (l.owner = $3 \
-            OR l.queue @> jsonb_build_array(jsonb_build_object('o', $3::text))) \
-         RETURNING l.queue->0 AS w) \
-         SELECT pg_notify(w->>'c', 'look ' || (w->>'o')) FROM r WHERE w IS NOT NULL"
+        "WITH r AS (",
+        clear!(),
+        ") SELECT pg_notify(w->>'c', 'look ' || (w->>'o')) FROM r WHERE w IS NOT NULL"
     ),
     types: &[Type::TEXT, Type::BYTEA, Type::TEXT],
+};
+
+/// The same, and gives the advisory lock back: whoever is rung, is rung when all of this is done.
+/// $1 mode, $2 key, $3 owner, $4 number.
+pub(super) static UNLOCK_AND_CLEAR: Sql = Sql {
+    text: concat!(
+        "WITH u AS MATERIALIZED (SELECT pg_advisory_unlock($4) AS ok), r AS (",
+        clear!(),
+        ") SELECT ok, (SELECT pg_notify(w->>'c', 'look ' || (w->>'o')) FROM r \
+         WHERE w IS NOT NULL) FROM u"
+    ),
+    types: &[Type::TEXT, Type::BYTEA, Type::TEXT, Type::INT8],
 };
 
 /// How soon a waiter looks although nobody rang.

@@ -135,9 +135,9 @@ async fn front(lanes: &Arc<Lanes>) -> Result<Finding> {
         return Ok(Finding::new(Grade::Notice, "pooler", detail)
             .advise("connect past it where waiting has to be fast"));
     }
-    Ok(match pooler::is_there(lanes).await? {
-        false => Finding::good("pooler", "none in front"),
-        true => Finding::new(Grade::Fault, "pooler", "statements reach different server sessions")
+    Ok(match pooler::probe(lanes).await? {
+        Some(_) => Finding::good("pooler", "none in front"),
+        None => Finding::new(Grade::Fault, "pooler", "statements reach different server sessions")
             .advise("connect past it, or say `pooler=yes` with `mode=lease`"),
     })
 }

@@ -70,6 +70,9 @@ impl Hold {
             Hold::Session(session) => session.release(claim).await?,
             Hold::Rows(rows) => rows.release(claim).await?,
         };
+        if held && let Hold::Session(_) = self {
+            return Ok(true);
+        }
         // Free first, then rung: the other way round the waiter would come too early.
         board::clear(lanes, &claim.key, claim.owner).await?;
         Ok(held)

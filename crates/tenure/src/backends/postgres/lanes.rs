@@ -98,7 +98,7 @@ impl Lanes {
             Choice::Open => true,
         };
         let setup = match first {
-            true => format!("{SETUP}; LISTEN {}", self.channel),
+            true => format!("{SETUP}LISTEN {}; ", self.channel),
             false => SETUP.to_owned(),
         };
         let link = Arc::new(Link::open(&self.settings, &self.bells, &setup).await?);
@@ -134,7 +134,7 @@ const SETUP: &str = "SET default_transaction_isolation = 'read committed'; \
     SELECT set_config('synchronous_commit', 'on', false) \
     WHERE current_setting('synchronous_commit') = 'off'; \
     SELECT set_config('idle_session_timeout', '0', false) \
-    WHERE current_setting('server_version_num')::int >= 140000";
+    WHERE current_setting('server_version_num')::int >= 140000; ";
 
 /// How often somebody who has no place in a queue looks.
 pub(super) const LOOK: Duration = Duration::from_millis(250);

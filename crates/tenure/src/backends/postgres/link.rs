@@ -115,14 +115,18 @@ impl Link {
 
     /// Sets the session up and asks who it is. A standby is refused: it can grant nothing.
     async fn introduce(&mut self, setup: &str, host: &str, port: u16) -> Result<()> {
-        if !self.pooled {
-            self.client.batch_execute(setup).await.map_err(fault::from_server)?;
-        }
-        let rows = self.client.query_typed(WHO, &[]).await.map_err(fault::from_server)?;
-        let [row] = &rows[..] else { return Err(fault::odd("who we are")) };
-        self.pid = row.try_get(0).map_err(fault::from_server)?;
-        self.version = row.try_get(1).map_err(fault::from_server)?;
-        let reads_only: bool = row.try_get(2).map_err(fault::from_server)?;
+        let setup = if self.pooled { "" } else { setup };
+        let asked = self.client.simple_query(&format!("{setup}{WHO}")).await;
+        let messages = asked.map_err(fault::from_server)?;
+        let last = messages.iter().rev().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        let row = last.ok_or_else(|| fault::odd("who we are"))?;
+        let number = |column| row.get(column).and_then(|text| text.parse().ok());
+        self.pid = number(0).ok_or_else(|| fault::odd("its process"))?;
+        self.version = number(1).ok_or_else(|| fault::odd("its version"))?;
+        let reads_only = row.get(2) == Some("on");
         if reads_only {
             let message = format!("{host}:{port} is a standby or read-only; name the primary");
             return Err(Error::new(ErrorKind::Unavailable, message));
@@ -307,8 +311,8 @@ fn silent(host: &str, port: u16, limit: Duration) -> Error {
     Error::new(ErrorKind::Unavailable, message)
 }
 
-const WHO: &str = "SELECT pg_backend_pid(), current_setting('server_version_num')::int4, \
-    current_setting('transaction_read_only')::bool";
+const WHO: &str = "SELECT pg_backend_pid(), current_setting('server_version_num'), \
+    current_setting('transaction_read_only')";
 
 /// How long a statement may go unanswered before its connection is given up.
 const ANSWER: Duration = Duration::from_secs(5);

@@ -45,17 +45,19 @@ use settings::{Kind, Settings};
 pub(crate) async fn open(options: Options) -> Result<Postgres> {
     let lanes = Lanes::new(Settings::take(options)?);
     schema::provide(&lanes).await?;
-    let mode = lanes.settings.mode;
-    if mode != Kind::Lease && pooler::is_there(&lanes).await? {
-        return Err(settings::pooler(mode));
-    }
     sweep::start(&lanes);
-    let hold = match mode {
-        Kind::Lease => None,
-        Kind::Session => Some(Hold::Session(Session::start(&lanes))),
-        Kind::Row => Some(Hold::Rows(Rows::start(&lanes))),
+    let mode = lanes.settings.mode;
+    if mode == Kind::Lease {
+        return Ok(Postgres { lanes, hold: None });
+    }
+    let Some([one, two]) = pooler::probe(&lanes).await? else {
+        return Err(settings::pooler(mode));
     };
-    Ok(Postgres { lanes, hold: hold.map(Arc::new) })
+    let hold = match mode {
+        Kind::Row => Hold::Rows(Rows::start(&lanes, vec![one, two])),
+        _ => Hold::Session(Session::start(&lanes, one)),
+    };
+    Ok(Postgres { lanes, hold: Some(Arc::new(hold)) })
 }
 
 /// Locks in a PostgreSQL database. Clones share their connections.
@@ -163,5 +165,5 @@ impl Backend for Postgres {
 
 /// A statement takes about a millisecond; a busy machine or network some tens of them.
 const MIN_TTL: Duration = Duration::from_millis(50);
-/// The server's timers, which end the session of a hung holder, need some room.
-const MIN_TTL_OF_SESSIONS: Duration = Duration::from_millis(200);
+/// A lock may need a new connection first, which takes a busy server some hundred milliseconds.
+const MIN_TTL_OF_SESSIONS: Duration = Duration::from_secs(1);

@@ -15,20 +15,21 @@ use super::lease::get;
 use super::link::{Link, Sql};
 use crate::error::Result;
 
-/// Looks with two connections of its own.
-pub(super) async fn is_there(lanes: &Lanes) -> Result<bool> {
+/// Looks with two new connections, and gives them if they are what they seem to be.
+pub(super) async fn probe(lanes: &Lanes) -> Result<Option<[Arc<Link>; 2]>> {
     let (one, two) = (Arc::new(lanes.open_apart().await?), Arc::new(lanes.open_apart().await?));
     if process(&one).await? != one.pid || one.pid == two.pid {
-        return Ok(true);
+        return Ok(None);
     }
     two.batch("BEGIN".to_owned()).await?;
     // A pooler with a single server connection would let us wait for the other's end.
     let again = tokio::time::timeout(PATIENCE, process(&one)).await;
-    two.close();
-    Ok(match again {
-        Ok(pid) => pid? != one.pid,
-        Err(_) => true,
-    })
+    two.batch("ROLLBACK".to_owned()).await?;
+    let same = match again {
+        Ok(pid) => pid? == one.pid,
+        Err(_) => false,
+    };
+    Ok(same.then_some([one, two]))
 }
 
 /// The server process that answers now.

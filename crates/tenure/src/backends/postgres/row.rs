@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_postgres::types::Type;
 
 use super::board;
 use super::fault;
 use super::lanes::Lanes;
-use super::link::{Link, Sql, values};
+use super::link::Link;
 use crate::claim::{Claim, LostReason, Owner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
@@ -27,6 +26,8 @@ pub(super) struct Rows {
     /// Connections without a transaction, ready for the next lock.
     idle: Mutex<Vec<Arc<Link>>>,
     room: Arc<Semaphore>,
+    /// Held while a connection is opened in advance.
+    advance: tokio::sync::Mutex<()>,
 }
 
 /// What is known of a claim.
@@ -47,12 +48,13 @@ struct Held {
 }
 
 impl Rows {
-    pub(super) fn start(lanes: &Arc<Lanes>) -> Arc<Rows> {
+    pub(super) fn start(lanes: &Arc<Lanes>, idle: Vec<Arc<Link>>) -> Arc<Rows> {
         let rows = Arc::new(Rows {
             lanes: lanes.clone(),
             slots: Mutex::default(),
-            idle: Mutex::default(),
+            idle: Mutex::new(idle),
             room: Arc::new(Semaphore::new(lanes.settings.rows)),
+            advance: tokio::sync::Mutex::new(()),
         });
         let (weak, mut evictions) = (Arc::downgrade(&rows), lanes.bells.evictions());
         drop(tokio::spawn(async move {
@@ -81,21 +83,19 @@ impl Rows {
         task.await.unwrap_or_else(|_| Err(fault::closed()))
     }
 
-    async fn take(&self, claim: &Claim) -> Result<Option<Held>> {
+    async fn take(self: &Arc<Self>, claim: &Claim) -> Result<Option<Held>> {
         let Ok(room) = self.room.clone().try_acquire_owned() else { return Err(self.full()) };
         let link = self.link().await?;
-        let (mut token, mut made) = (None, true);
-        while made && token.is_none() {
-            token = lock(&link, claim).await?;
-            if token.is_none() {
-                link.batch("ROLLBACK".to_owned()).await?;
-                // No row: it was busy, or it was not there.
-                let values = values![claim.key.as_str().as_bytes().to_vec()];
-                made = !self.lanes.ask(&MAKE, values).await?.is_empty();
-            }
-        }
-        let Some(token) = token else {
-            self.idle().push(link);
+        let Some(token) = lock(&link, claim).await? else {
+            // Nobody has to wait until the connection is fit for the next claim.
+            let (rows, room) = (self.clone(), room);
+            drop(tokio::spawn(async move {
+                let _room = room;
+                match link.batch("ROLLBACK".to_owned()).await {
+                    Ok(_) => rows.idle().push(link),
+                    Err(_) => link.close(),
+                }
+            }));
             return Ok(None);
         };
         let (key, room) = (claim.key.clone(), Arc::new(room));
@@ -211,14 +211,31 @@ impl Rows {
         matches!(self.slots().get(&owner), Some(Slot::Held(_)))
     }
 
-    async fn link(&self) -> Result<Arc<Link>> {
-        loop {
-            let idle = self.idle().pop();
-            match idle {
-                Some(link) if link.is_closed() => {}
-                Some(link) => return Ok(link),
-                None => return Ok(Arc::new(self.lanes.open_apart().await?)),
+    /// A connection for the next lock. Another is opened in advance, because that takes longer than
+    /// a claim with a short lease may wait for its answer.
+    async fn link(self: &Arc<Self>) -> Result<Arc<Link>> {
+        let found = {
+            let mut idle = self.idle();
+            idle.retain(|link| !link.is_closed());
+            let found = idle.pop();
+            if idle.is_empty() && self.room.available_permits() > 0 {
+                drop(tokio::spawn(self.clone().open_in_advance()));
             }
+            found
+        };
+        match found {
+            Some(link) => Ok(link),
+            None => Ok(Arc::new(self.lanes.open_apart().await?)),
+        }
+    }
+
+    async fn open_in_advance(self: Arc<Self>) {
+        // One at a time, and only while nobody gave one back.
+        let Ok(_alone) = self.advance.try_lock() else { return };
+        if let Ok(link) = self.lanes.open_apart().await
+            && self.idle().is_empty()
+        {
+            self.idle().push(Arc::new(link));
         }
     }
 
@@ -240,8 +257,8 @@ impl Rows {
     }
 }
 
-/// Begins a transaction and locks the row in it, in one message: what came between could run
-/// outside. The transaction has the token in its name, and ends if its holder hangs: a little after
+/// Makes the row if need be, begins a transaction and locks the row in it, in one message: what came
+/// between could run outside. The transaction has the token in its name, and ends if its holder hangs: a little after
 /// the lease, which the holder knows to be over by then. A failure closes the connection.
 async fn lock(link: &Arc<Link>, claim: &Claim) -> Result<Option<FencingToken>> {
     let key: String = claim.key.as_str().bytes().map(|byte| format!("{byte:02x}")).collect();
@@ -252,7 +269,8 @@ async fn lock(link: &Arc<Link>, claim: &Claim) -> Result<Option<FencingToken>> {
         ""
     };
     let text = format!(
-        "BEGIN; SET LOCAL idle_in_transaction_session_timeout = {limit}; {forever}\
+        "INSERT INTO tenure_row (key) VALUES ('\\x{key}') ON CONFLICT DO NOTHING; COMMIT; \
+BEGIN; SET LOCAL idle_in_transaction_session_timeout = {limit}; {forever}\
 WITH r AS (SELECT key FROM tenure_row WHERE key = '\\x{key}' AND NOT EXISTS (
     SELECT 1 FROM tenure_board b WHERE b.mode = 'row' AND b.key = '\\x{key}' AND '{owner}' <>
     (SELECT e->>'o' FROM jsonb_array_elements(b.queue) WITH ORDINALITY x(e, i)
@@ -274,12 +292,6 @@ SELECT token, set_config('application_name', 'tenure row ' || token, true) FROM 
 fn under_way() -> Error {
     Error::new(ErrorKind::Unavailable, "an earlier request of this claim is still under way")
 }
-
-/// Gives a row if it had to be made. $1 key.
-static MAKE: Sql = Sql {
-    text: "INSERT INTO tenure_row (key) VALUES ($1) ON CONFLICT DO NOTHING RETURNING key",
-    types: &[Type::BYTEA],
-};
 
 /// The first version with `transaction_timeout`.
 const TRANSACTION_TIMEOUT: i32 = 170_000;

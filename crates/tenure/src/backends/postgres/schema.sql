@@ -14,6 +14,8 @@ CREATE TABLE IF NOT EXISTS tenure_lease (
   gone  jsonb NOT NULL DEFAULT '[]',     -- claims that were withdrawn in doubt and may not take
   prior text NOT NULL DEFAULT ''         -- the claim that gave it back last
 ) WITH (fillfactor = 70);                -- room for updates in place; no second index on purpose
+-- A queue of some hundred waiters stays in its row instead of being moved out at every change.
+ALTER TABLE tenure_lease ALTER COLUMN queue SET STORAGE MAIN;
 
 -- mode=session and mode=row: who holds and who waits. The locks themselves are not in here.
 CREATE TABLE IF NOT EXISTS tenure_board (
@@ -30,6 +32,7 @@ CREATE TABLE IF NOT EXISTS tenure_board (
   queue   jsonb NOT NULL DEFAULT '[]',
   PRIMARY KEY (mode, key)
 ) WITH (fillfactor = 70);
+ALTER TABLE tenure_board ALTER COLUMN queue SET STORAGE MAIN;
 
 -- mode=row: the rows that are locked.
 CREATE TABLE IF NOT EXISTS tenure_row (

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::types::Type;
 
-use super::board::live;
+use super::board::{UNLOCK_AND_CLEAR, live};
 use super::fault;
 use super::lanes::Lanes;
 use super::lease::{get, note, token};
@@ -39,12 +39,12 @@ enum Wish {
 }
 
 impl Session {
-    pub(super) fn start(lanes: &Arc<Lanes>) -> Session {
+    pub(super) fn start(lanes: &Arc<Lanes>, link: Arc<Link>) -> Session {
         let (desk, wishes) = mpsc::unbounded_channel();
         let held: Arc<Mutex<HashSet<Owner>>> = Arc::default();
         let book = Book {
             lanes: lanes.clone(),
-            link: None,
+            link: Some(link),
             limit: Duration::ZERO,
             locks: HashMap::new(),
             casualties: HashSet::new(),
@@ -217,18 +217,20 @@ impl Book {
     /// Somebody evicted a claim of ours: the others on this connection go on.
     async fn let_go(&mut self, owner: Owner) {
         let found = self.locks.iter().find(|(_, lock)| lock.owner == owner);
-        let Some((number, key)) = found.map(|(number, lock)| (*number, lock.key.clone())) else {
-            return;
-        };
+        let Some(number) = found.map(|(number, _)| *number) else { return };
         // Where that fails, the connection is closed, and with it the lock.
         drop(self.unlock(number).await);
-        drop(super::board::clear(&self.lanes, &key, owner).await);
         self.lanes.bells.lose(owner);
     }
 
+    /// Gives a lock back, takes it off the board and rings the next, in one trip.
     async fn unlock(&mut self, number: i64) -> Result<bool> {
-        let Some(link) = self.link.clone() else { return Ok(false) };
-        match link.ask_once(&UNLOCK, values![number]).await {
+        let (Some(link), Some(lock)) = (self.link.clone(), self.locks.get(&number)) else {
+            return Ok(false);
+        };
+        let (key, owner) = (lock.key.as_str().as_bytes().to_vec(), lock.owner.to_string());
+        let values = values![Kind::Session.word(), key, owner, number];
+        match link.ask_once(&UNLOCK_AND_CLEAR, values).await {
             Ok(rows) => {
                 if let Some(lock) = self.locks.remove(&number) {
                     owners(&self.held).remove(&lock.owner);

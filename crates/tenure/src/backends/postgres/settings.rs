@@ -21,6 +21,8 @@ pub(super) struct Settings {
     /// A transaction pooler is in front: no prepared statements, no settings, no LISTEN.
     pub(super) pooled: bool,
     pub(super) connect_timeout: Duration,
+    /// How often expired rows are looked for.
+    pub(super) sweep: Duration,
 }
 
 /// What a lock is on the server.
@@ -58,6 +60,7 @@ impl Settings {
             return Err(pooler(mode));
         }
         let connect_timeout = options.take_duration("connect_timeout")?;
+        let sweep = options.take_duration("sweep")?;
         // TLS is not built in: whoever demands it must not get less.
         options.take_word("sslmode", &["disable"])?;
         let user = options.user().unwrap_or("postgres").to_owned();
@@ -77,6 +80,7 @@ impl Settings {
             rows,
             pooled,
             connect_timeout: connect_timeout.unwrap_or(CONNECT),
+            sweep: sweep.unwrap_or(SWEEP),
         })
     }
 }
@@ -114,6 +118,7 @@ fn number(options: &mut Options, name: &'static str, default: usize) -> Result<u
 const MOST_CONNECTIONS: usize = 2;
 const MOST_ROWS: usize = 20;
 const CONNECT: Duration = Duration::from_secs(5);
+const SWEEP: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

@@ -18,15 +18,15 @@ use crate::error::Result;
 
 /// Sweeps for as long as the client lives.
 pub(super) fn start(lanes: &Arc<Lanes>) {
-    drop(tokio::spawn(run(Arc::downgrade(lanes))));
+    drop(tokio::spawn(run(Arc::downgrade(lanes), lanes.settings.sweep)));
 }
 
-async fn run(lanes: Weak<Lanes>) {
+async fn run(lanes: Weak<Lanes>, every: Duration) {
     let mut cursor = Vec::new();
     loop {
         // Not all clients at the same moment.
-        let jitter = u64::from(Owner::random().client()[0]) * 100;
-        tokio::time::sleep(EVERY + Duration::from_millis(jitter)).await;
+        let jitter = every / 512 * u32::from(Owner::random().client()[0]);
+        tokio::time::sleep(every + jitter).await;
         let Some(lanes) = lanes.upgrade() else { return };
         let swept = match lanes.settings.mode {
             Kind::Lease => leases(&lanes, &mut cursor).await,
@@ -38,7 +38,7 @@ async fn run(lanes: Weak<Lanes>) {
 }
 
 /// Goes on from where it stopped, as long as there is much to do.
-pub(super) async fn leases(lanes: &Arc<Lanes>, cursor: &mut Vec<u8>) -> Result<()> {
+async fn leases(lanes: &Arc<Lanes>, cursor: &mut Vec<u8>) -> Result<()> {
     for _ in 0..BATCHES {
         let rows = lanes.ask(&FIND, values![cursor.clone()]).await?;
         let Some(row) = rows.first() else { return Ok(()) };
@@ -121,6 +121,5 @@ static ROWS: Sql = Sql {
     types: &[],
 };
 
-const EVERY: Duration = Duration::from_secs(60);
 const BATCHES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
