@@ -4,6 +4,7 @@
 mod compare;
 mod embedded;
 mod memory;
+mod postgres;
 mod run;
 
 use std::process::ExitCode;
@@ -27,6 +28,11 @@ const SCENARIOS: &[Scenario] = &[
         name: "embedded",
         about: "acquire + release on the embedded store",
         compare: embedded::compare,
+    },
+    Scenario {
+        name: "postgres",
+        about: "acquire + release on PostgreSQL, in all modes",
+        compare: postgres::compare,
     },
     Scenario {
         name: "run",

@@ -33,10 +33,10 @@ macro_rules! backends {
     };
 }
 backends! {
-    // module  type    feature   URL schemes
-    memory     Memory  "memory"  ["memory"];
-    postgres   Postgres "postgres" ["postgres", "postgresql"];
-    sqlite     Sqlite  "sqlite"  ["sqlite"];
+    // module  type      feature     URL schemes
+    memory     Memory    "memory"    ["memory"];
+    postgres   Postgres  "postgres"  ["postgres", "postgresql"];
+    sqlite     Sqlite    "sqlite"    ["sqlite"];
 }
 
 #[allow(dead_code, reason = "used only where a backend is left out of the build")]
