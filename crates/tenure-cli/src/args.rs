@@ -146,8 +146,8 @@ pub(crate) struct Doctor {
 
 /// Print the statements that make the tables of a database
 ///
-/// A client makes them itself when it connects and may create tables. Where it may not, let somebody
-/// run `tenure schema postgres | psql` who may.
+/// A client makes them itself when it connects and may create tables. Where it may not, let
+/// somebody run `tenure schema postgres | psql` who may.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Schema {
     /// The kind of database

@@ -258,6 +258,19 @@ static CLEAR: Sql = Sql {
     types: &[Type::TEXT, Type::BYTEA, Type::TEXT],
 };
 
+/// The same as text, for a message in which it follows the end of a row lock.
+pub(super) fn clear_text(key: &Key, owner: Owner) -> String {
+    let (key, owner) = (hex(key), format!("'{owner}'"));
+    let text = CLEAR.text.replace("$1", "'row'").replace("$2", &key);
+    text.replace("$3", &owner)
+}
+
+/// A key as a literal: nothing but hex digits.
+pub(super) fn hex(key: &Key) -> String {
+    let digits: String = key.as_str().bytes().map(|byte| format!("{byte:02x}")).collect();
+    format!("'\\x{digits}'")
+}
+
 /// The same, and gives the advisory lock back: whoever is rung, is rung when all of this is done.
 /// $1 mode, $2 key, $3 owner, $4 number.
 pub(super) static UNLOCK_AND_CLEAR: Sql = Sql {

@@ -30,7 +30,8 @@ fn version(row: &Row) -> Result<Finding> {
     let (number, text): (i32, String) = (get(row, 0)?, get(row, 1)?);
     if number < OLDEST {
         let detail = format!("PostgreSQL {text}: older than what tenure was tried on");
-        return Ok(Finding::new(Grade::Warning, "server", detail).advise("use PostgreSQL 12 or newer"));
+        let finding = Finding::new(Grade::Warning, "server", detail);
+        return Ok(finding.advise("use PostgreSQL 12 or newer"));
     }
     Ok(Finding::good("server", format!("PostgreSQL {text}")))
 }
@@ -67,7 +68,8 @@ fn isolation(row: &Row) -> Result<Finding> {
 
 /// Time-outs that the server has for everybody. We set our own, so these are only told.
 fn time_outs(row: &Row, mode: Kind) -> Result<Finding> {
-    let (idle, statement, lock): (String, String, String) = (get(row, 7)?, get(row, 8)?, get(row, 9)?);
+    let (idle, statement): (String, String) = (get(row, 7)?, get(row, 8)?);
+    let lock: String = get(row, 9)?;
     let detail = format!(
         "the server's: idle_in_transaction_session_timeout={idle}, statement_timeout={statement}, \
          lock_timeout={lock}; our connections set their own"
@@ -110,7 +112,7 @@ fn index(row: &Row) -> Result<Finding> {
     let unique: bool = get(row, 13)?;
     Ok(match unique {
         true => Finding::good("index", "the key of `tenure_lease` is unique"),
-        false => Finding::new(Grade::Fault, "index", "`tenure_lease` has no unique index on its key")
+        false => Finding::new(Grade::Fault, "index", "the key of `tenure_lease` is not unique")
             .advise("make the table anew as `tenure schema postgres` prints it"),
     })
 }
@@ -119,7 +121,7 @@ fn sequence(row: &Row) -> Result<Finding> {
     let cache: Option<i64> = get(row, 14)?;
     Ok(match cache {
         Some(1) => Finding::good("tokens", "the sequence has no cache"),
-        _ => Finding::new(Grade::Fault, "tokens", "the sequence has a cache: tokens come out of order")
+        _ => Finding::new(Grade::Fault, "tokens", "the sequence has a cache and mixes them")
             .advise("ALTER SEQUENCE tenure_token CACHE 1"),
     })
 }
@@ -131,7 +133,7 @@ fn clock(row: &Row) -> Result<Finding> {
 
 async fn front(lanes: &Arc<Lanes>) -> Result<Finding> {
     if lanes.settings.pooled {
-        let detail = "said to be there: no wake-ups, waiters ask every third of their ttl";
+        let detail = "said to be there: no wake-ups, waiters look four times a second";
         return Ok(Finding::new(Grade::Notice, "pooler", detail)
             .advise("connect past it where waiting has to be fast"));
     }
@@ -161,7 +163,8 @@ static FACTS: Sql = Sql {
     WHERE i.indrelid = to_regclass('tenure_lease') AND i.indisunique AND i.indisvalid
       AND i.indnkeyatts = 1 AND a.attname = 'key'),
   (SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass('tenure_token')),
-  current_setting('TimeZone'), to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')",
+  current_setting('TimeZone'),
+  to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')",
     types: &[],
 };
 

@@ -70,10 +70,10 @@ impl Hold {
             Hold::Session(session) => session.release(claim).await?,
             Hold::Rows(rows) => rows.release(claim).await?,
         };
-        if held && let Hold::Session(_) = self {
+        if held {
             return Ok(true);
         }
-        // Free first, then rung: the other way round the waiter would come too early.
+        // It may have waited.
         board::clear(lanes, &claim.key, claim.owner).await?;
         Ok(held)
     }

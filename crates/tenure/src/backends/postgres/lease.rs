@@ -48,8 +48,13 @@ fn answer(lanes: &Lanes, claim: &Claim, row: &Row) -> Result<Attempt<Grant>> {
     let (left, held_for): (f64, f64) = (get(row, 3)?, get(row, 4)?);
     let (line, ahead): (String, Option<i64>) = (get(row, 5)?, get(row, 6)?);
     let mut busy = Busy::new(claim.key.clone());
-    busy.retry_after = Some(seconds(left).max(SOON));
     busy.ahead = ahead.and_then(|ahead| u32::try_from(ahead).ok());
+    let mut look = seconds(left).max(SOON);
+    if lanes.settings.pooled {
+        // Nobody rings: who is near the front looks often, the others less.
+        look = look.min(LOOK * busy.ahead.unwrap_or(0).min(100).saturating_add(1));
+    }
+    busy.retry_after = Some(look);
     busy.holder = Some(Box::new(Holder {
         token,
         held_for: Some(seconds(held_for)),

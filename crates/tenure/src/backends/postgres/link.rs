@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Context;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -275,8 +276,9 @@ where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let task = async move {
-        let _ending = Ending(ending, bells.clone());
-        let mut messages = futures_util::stream::poll_fn(|context| connection.poll_message(context));
+        let _ending = Ending { bells: bells.clone(), _sender: ending };
+        let poll = |context: &mut Context<'_>| connection.poll_message(context);
+        let mut messages = futures_util::stream::poll_fn(poll);
         while let Some(Ok(message)) = messages.next().await {
             if let AsyncMessage::Notification(notification) = message {
                 bells.hear(notification.payload());
@@ -287,11 +289,15 @@ where
 }
 
 /// Tells, when the driver ends in whatever way, that nothing can be heard any more.
-struct Ending(#[expect(dead_code, reason = "its end is the message")] watch::Sender<()>, Arc<Bells>);
+struct Ending {
+    bells: Arc<Bells>,
+    /// Its end is the message.
+    _sender: watch::Sender<()>,
+}
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.1.deaf();
+        self.bells.deaf();
     }
 }
 

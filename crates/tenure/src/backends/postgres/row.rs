@@ -127,8 +127,7 @@ impl Rows {
                 Err(error) => return Err(error),
             }
         };
-        self.end(undo).await?;
-        board::clear(&self.lanes, &claim.key, claim.owner).await?;
+        self.end(undo, claim.owner).await?;
         Ok(None)
     }
 
@@ -164,17 +163,20 @@ impl Rows {
             }
         };
         let rows = self.clone();
-        let task = tokio::spawn(async move { rows.end(held).await });
+        let owner = claim.owner;
+        let task = tokio::spawn(async move { rows.end(held, owner).await });
         task.await.unwrap_or_else(|_| Err(fault::closed()))
     }
 
-    /// Ends the transaction. If that is not confirmed, the connection is closed: it is never used
-    /// again while it may hold a lock.
-    async fn end(&self, held: Held) -> Result<bool> {
+    /// Ends the transaction, takes the claim off the board and rings the next, in one message. If
+    /// that is not confirmed, the connection is closed: it is never used again while it may hold a
+    /// lock.
+    async fn end(&self, held: Held, owner: Owner) -> Result<bool> {
         if held.link.is_closed() {
             return Ok(false);
         }
-        if let Err(error) = held.link.batch("ROLLBACK".to_owned()).await {
+        let text = format!("ROLLBACK; {}", board::clear_text(&held.key, owner));
+        if let Err(error) = held.link.batch(text).await {
             held.link.close();
             return Err(error);
         }
@@ -187,10 +189,8 @@ impl Rows {
         let slot = self.slots().remove(&owner);
         match slot {
             Some(Slot::Held(held)) => {
-                let key = held.key.clone();
                 // Where that fails, the connection is closed, and with it the lock.
-                drop(self.end(held).await);
-                drop(board::clear(&self.lanes, &key, owner).await);
+                drop(self.end(held, owner).await);
                 self.lanes.bells.lose(owner);
             }
             Some(other) => drop(self.slots().insert(owner, other)),
@@ -257,11 +257,12 @@ impl Rows {
     }
 }
 
-/// Makes the row if need be, begins a transaction and locks the row in it, in one message: what came
-/// between could run outside. The transaction has the token in its name, and ends if its holder hangs: a little after
-/// the lease, which the holder knows to be over by then. A failure closes the connection.
+/// Makes the row if need be, begins a transaction and locks the row in it, in one message: what
+/// came between could run outside. The transaction has the token in its name, and ends if its
+/// holder hangs: a little after the lease, which the holder knows to be over by then. A failure
+/// closes the connection.
 async fn lock(link: &Arc<Link>, claim: &Claim) -> Result<Option<FencingToken>> {
-    let key: String = claim.key.as_str().bytes().map(|byte| format!("{byte:02x}")).collect();
+    let key = board::hex(&claim.key);
     let (owner, limit) = (claim.owner, (claim.ttl + claim.ttl / 4).as_millis());
     let forever = if link.version >= TRANSACTION_TIMEOUT {
         "SET LOCAL transaction_timeout = 0; "
@@ -269,10 +270,10 @@ async fn lock(link: &Arc<Link>, claim: &Claim) -> Result<Option<FencingToken>> {
         ""
     };
     let text = format!(
-        "INSERT INTO tenure_row (key) VALUES ('\\x{key}') ON CONFLICT DO NOTHING; COMMIT; \
+        "INSERT INTO tenure_row (key) VALUES ({key}) ON CONFLICT DO NOTHING; COMMIT; \
 BEGIN; SET LOCAL idle_in_transaction_session_timeout = {limit}; {forever}\
-WITH r AS (SELECT key FROM tenure_row WHERE key = '\\x{key}' AND NOT EXISTS (
-    SELECT 1 FROM tenure_board b WHERE b.mode = 'row' AND b.key = '\\x{key}' AND '{owner}' <>
+WITH r AS (SELECT key FROM tenure_row WHERE key = {key} AND NOT EXISTS (
+    SELECT 1 FROM tenure_board b WHERE b.mode = 'row' AND b.key = {key} AND '{owner}' <>
     (SELECT e->>'o' FROM jsonb_array_elements(b.queue) WITH ORDINALITY x(e, i)
      WHERE (e->>'u')::timestamptz > clock_timestamp() ORDER BY i LIMIT 1))
   FOR UPDATE SKIP LOCKED),

@@ -88,7 +88,8 @@ impl Settings {
 /// Shows no secret.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hosts: Vec<_> = self.hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect();
+        let address = |(host, port): &(String, u16)| format!("{host}:{port}");
+        let hosts: Vec<_> = self.hosts.iter().map(address).collect();
         let mode = self.mode.word();
         write!(f, "postgres://{}/{}?mode={mode}", hosts.join(","), self.database)
     }

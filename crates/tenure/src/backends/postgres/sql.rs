@@ -28,13 +28,13 @@ macro_rules! gone {
     };
 }
 
-/// Takes, asks again, takes or refreshes a place, finds an own grant, and helps: if the lock is free
-/// with waiters in front, the first of them gets it. $1 key, $2 owner, $3 ttl in seconds, $4 note,
-/// $5 whether to wait, $6 our channel.
+/// Takes, asks again, takes or refreshes a place, finds an own grant, and helps: if the lock is
+/// free with waiters in front, the first of them gets it. $1 key, $2 owner, $3 ttl in seconds,
+/// $4 note, $5 whether to wait, $6 our channel.
 ///
-/// The token of a takeover is drawn with the row locked. That of an insert is drawn before, which is
-/// right only because a row never disappears while a statement that may insert it is running: see
-/// the sweep. A refused try without a place reads and writes nothing.
+/// The token of a takeover is drawn with the row locked. That of an insert is drawn before, which
+/// is right only because a row never disappears while a statement that may insert it is running:
+/// see the sweep. A refused try without a place reads and writes nothing.
 pub(super) static TAKE: Sql = Sql {
     text: concat!(
         "WITH t AS (
@@ -72,7 +72,8 @@ pub(super) static TAKE: Sql = Sql {
                      ",
         live!(""),
         " AS live
-              FROM (SELECT clock_timestamp() AS n OFFSET 0) c OFFSET 0) s1 OFFSET 0) s2 OFFSET 0) s3)
+              FROM (SELECT clock_timestamp() AS n OFFSET 0) c
+              OFFSET 0) s1 OFFSET 0) s2 OFFSET 0) s3)
   RETURNING l.owner, l.token, l.until, l.since, l.note, l.chan, l.queue)
 SELECT true, owner, token, extract(epoch FROM until - clock_timestamp())::float8,
        extract(epoch FROM clock_timestamp() - since)::float8, note,
