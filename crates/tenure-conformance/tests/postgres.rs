@@ -81,12 +81,6 @@ fn own_server() -> Result<Cluster> {
     Ok(tenure_servers::start(Topology::Postgres, &Options::default())?)
 }
 
-/// A database of the test's own, so that it can be filled or set otherwise; its URL.
-fn database(cluster: &Cluster, name: &str) -> Result<String> {
-    sql(cluster, &format!("CREATE DATABASE {name}"))?;
-    Ok(format!("postgres://postgres@{}/{name}", cluster.node().address()))
-}
-
 fn sql(cluster: &Cluster, text: &str) -> Result<Vec<String>> {
     Ok(Wire::connect(cluster.node().port())?.query(text)?)
 }
@@ -278,11 +272,9 @@ async fn other_isolation_levels_change_nothing() -> Result<()> {
     let cluster = server()?;
     for (number, level) in ["repeatable read", "serializable"].into_iter().enumerate() {
         let name = format!("isolation{number}");
-        let url = database(cluster, &name)?;
-        sql(
-            cluster,
-            &format!("ALTER DATABASE {name} SET default_transaction_isolation = '{level}'"),
-        )?;
+        sql(cluster, &format!("CREATE ROLE {name} LOGIN SUPERUSER"))?;
+        sql(cluster, &format!("ALTER ROLE {name} SET default_transaction_isolation = '{level}'"))?;
+        let url = cluster.url().replace("postgres@", &format!("{name}@"));
         for mode in ["lease", "session", "row"] {
             race(&format!("{url}?mode={mode}")).await.context(format!("{level}, {mode}"))?;
         }
@@ -466,14 +458,15 @@ async fn connections_do_not_grow_with_locks_and_waiters() -> Result<()> {
 }
 
 async fn a_user_without_rights_is_told_what_to_do() -> Result<()> {
-    let cluster = server()?;
-    let url = database(cluster, "bare")?;
-    sql(cluster, "CREATE ROLE guest LOGIN")?;
+    let cluster = own_server()?;
+    let url = cluster.url();
+    sql(&cluster, "CREATE ROLE guest LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC")?;
     let guest = url.replace("postgres@", "guest@");
     let error = soon("connect", Postgres::open(&guest)).await?.unwrap_err();
     ensure!(error.kind() == ErrorKind::Denied, "{error:?}");
     ensure!(error.to_string().contains("tenure schema postgres"), "{error}");
-    let error = soon("connect", Postgres::open(&url.replace("bare", "none"))).await?.unwrap_err();
+    let error =
+        soon("connect", Postgres::open(&url.replace("/postgres", "/none"))).await?.unwrap_err();
     ensure!(error.kind() == ErrorKind::Invalid && error.to_string().contains("none"), "{error:?}");
     let nobody = url.replace("postgres@", "nobody@");
     let error = soon("connect", Postgres::open(&nobody)).await?.unwrap_err();

@@ -102,12 +102,17 @@ async fn try_renew(lanes: &Arc<Lanes>, claims: &[Claim]) -> Result<Vec<Result<Du
 
 pub(super) async fn release(lanes: &Arc<Lanes>, claim: &Claim) -> Result<bool> {
     lanes.bells.forget(claim.owner);
+    let values = || values![claim.key.as_str().as_bytes().to_vec(), claim.owner.to_string()];
     let sql = if claim.doubtful { &sql::RELEASE_DOUBTFUL } else { &sql::RELEASE };
-    let values = values![claim.key.as_str().as_bytes().to_vec(), claim.owner.to_string()];
-    match lanes.ask(sql, values).await?.first() {
-        Some(row) => get(row, 0),
-        None => Ok(false),
-    }
+    let rows = match lanes.ask(sql, values()).await {
+        // An idle connection may have died unnoticed. Giving back twice does no harm, and this way
+        // of doing it also finds out that the first time was enough.
+        Err(error) if error.kind() == ErrorKind::Unavailable => {
+            lanes.ask(&sql::RELEASE_DOUBTFUL, values()).await?
+        }
+        answer => answer?,
+    };
+    rows.first().map_or(Ok(false), |row| get(row, 0))
 }
 
 pub(super) async fn until_free(lanes: &Arc<Lanes>, claim: &Claim) -> Option<Grant> {
