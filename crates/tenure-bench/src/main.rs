@@ -5,6 +5,7 @@ mod compare;
 mod embedded;
 mod etcd;
 mod memory;
+mod postgres;
 mod run;
 
 use std::process::ExitCode;
@@ -38,6 +39,11 @@ const SCENARIOS: &[Scenario] = &[
         name: "etcd-queue",
         about: "etcd: a lock goes through 1, 10 and 100 waiters, time for each",
         compare: etcd::compare_queues,
+    },
+    Scenario {
+        name: "postgres",
+        about: "acquire + release on PostgreSQL, in all modes",
+        compare: postgres::compare,
     },
     Scenario {
         name: "run",

@@ -1,6 +1,6 @@
 //! The stores that the cases run against: one row each.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -9,7 +9,7 @@ use tenure::Config;
 use tenure::backend::Backend;
 use tenure::backends::Memory;
 use tenure::layers::{Retry, Timeout};
-use tenure_servers::Topology;
+use tenure_servers::{Cluster, Topology};
 
 use crate::bench::Store;
 use crate::fault::{Faults, Faulty};
@@ -30,6 +30,9 @@ pub fn all() -> Vec<Fixture> {
         Fixture { name: "memory+timeout", start: || Box::pin(async { memory(timeout) }) },
         Fixture { name: "memory+slow", start: || Box::pin(async { memory(slow) }) },
         Fixture { name: "memory+flaky", start: || Box::pin(async { memory(flaky) }) },
+        Fixture { name: "postgres", start: || Box::pin(postgres("lease")) },
+        Fixture { name: "postgres-session", start: || Box::pin(postgres("session")) },
+        Fixture { name: "postgres-row", start: || Box::pin(postgres("row")) },
         Fixture { name: "sqlite", start: || Box::pin(sqlite()) },
         Fixture { name: "redis", start: || Box::pin(server(Topology::Redis, "")) },
         Fixture {
@@ -89,6 +92,16 @@ async fn sqlite() -> Result<Store> {
 async fn server(topology: Topology, options: &'static str) -> Result<Store> {
     let cluster = tokio::task::spawn_blocking(move || tenure_servers::shared(topology)).await??;
     by_url(format!("{}?{options}", cluster.url()), ())
+}
+
+/// Each mode has a server of its own: the races of all three at once need many connections.
+async fn postgres(mode: &'static str) -> Result<Store> {
+    static SERVERS: [OnceLock<tenure_servers::Result<Cluster>>; 3] = [const { OnceLock::new() }; 3];
+    let server = &SERVERS[["lease", "session", "row"].iter().position(|m| *m == mode).unwrap_or(0)];
+    let start = || tenure_servers::start(Topology::Postgres, &tenure_servers::Options::default());
+    let started = tokio::task::spawn_blocking(move || server.get_or_init(start)).await?;
+    let cluster = started.as_ref().map_err(Clone::clone)?;
+    by_url(format!("{}?mode={mode}&rows=110", cluster.url()), ())
 }
 
 fn by_url(url: String, keep: impl Send + Sync + 'static) -> Result<Store> {

@@ -11,6 +11,8 @@ use crate::options::Options;
 pub mod etcd;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "redlock")]
@@ -24,6 +26,9 @@ pub use etcd::Etcd;
 #[cfg(feature = "memory")]
 #[doc(inline)]
 pub use memory::Memory;
+#[cfg(feature = "postgres")]
+#[doc(inline)]
+pub use postgres::Postgres;
 #[cfg(feature = "redis")]
 #[doc(inline)]
 pub use redis::Redis;
@@ -53,12 +58,13 @@ macro_rules! backends {
 }
 
 backends! {
-    // module  feature   URL schemes
-    etcd       "etcd"   ["etcd"];
-    memory     "memory"  ["memory"];
-    redis      "redis"   ["redis", "rediss", "redis+unix", "redis+sentinel", "redis+cluster"];
-    redlock    "redlock" ["redlock"];
-    sqlite     "sqlite"  ["sqlite"];
+    // module  feature     URL schemes
+    etcd       "etcd"      ["etcd"];
+    memory     "memory"    ["memory"];
+    postgres   "postgres"  ["postgres", "postgresql"];
+    redis      "redis"     ["redis", "rediss", "redis+unix", "redis+sentinel", "redis+cluster"];
+    redlock    "redlock"   ["redlock"];
+    sqlite     "sqlite"    ["sqlite"];
 }
 
 #[allow(dead_code, reason = "used only where a backend is left out of the build")]
