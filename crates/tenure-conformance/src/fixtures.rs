@@ -9,6 +9,8 @@ use tenure::Config;
 use tenure::backend::Backend;
 use tenure::backends::Memory;
 use tenure::layers::{Retry, Timeout};
+use tenure_servers::Topology;
+use tenure_servers::wire::mysql::Mysql;
 
 use crate::bench::Store;
 use crate::fault::{Faults, Faulty};
@@ -29,6 +31,9 @@ pub fn all() -> Vec<Fixture> {
         Fixture { name: "memory+timeout", start: || Box::pin(async { memory(timeout) }) },
         Fixture { name: "memory+slow", start: || Box::pin(async { memory(slow) }) },
         Fixture { name: "memory+flaky", start: || Box::pin(async { memory(flaky) }) },
+        Fixture { name: "mysql", start: || Box::pin(mysql("")) },
+        Fixture { name: "mysql-session", start: || Box::pin(mysql("?mode=session")) },
+        Fixture { name: "mysql-row", start: || Box::pin(mysql("?mode=row&connections=150")) },
         Fixture { name: "sqlite", start: || Box::pin(sqlite()) },
     ]
 }
@@ -65,6 +70,14 @@ async fn sqlite() -> Result<Store> {
     let folder = tempfile::tempdir()?;
     let url = format!("sqlite://{}/locks.db", folder.path().display());
     by_url(url, folder)
+}
+
+/// MariaDB. The cases open more clients at once than a server of its default size lets in.
+async fn mysql(query: &str) -> Result<Store> {
+    let cluster = tenure_servers::shared(Topology::Mariadb)?;
+    let mut admin = Mysql::connect(cluster.node().port())?;
+    admin.query("SET GLOBAL max_connections=1000")?;
+    by_url(format!("{}{query}", cluster.url()), ())
 }
 
 fn by_url(url: String, keep: impl Send + Sync + 'static) -> Result<Store> {

@@ -35,6 +35,7 @@ macro_rules! backends {
 backends! {
     // module  type    feature   URL schemes
     memory     Memory  "memory"  ["memory"];
+    mysql      Mysql   "mysql"   ["mysql"];
     sqlite     Sqlite  "sqlite"  ["sqlite"];
 }
 

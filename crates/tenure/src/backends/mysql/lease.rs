@@ -1,0 +1,211 @@
+//! The verbs on the tables: take, ask, release, renew, evict, list. In `mode=lease` that is all; in
+//! the other modes it decides whose turn it is.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::book::Book;
+use super::fault;
+use super::link::{Answer, Link};
+use super::state::{self, State};
+use crate::backend::{Claim, Owner, Scope};
+use crate::claim::{Attempt, Busy, Holding};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::token::FencingToken;
+
+/// The tables, seen by one client.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub(super) book: Book,
+    /// Requests about one key go over one link, so that they stay in order.
+    links: Vec<Link>,
+    /// The name of this client's bell.
+    pub(super) bell: String,
+    standings: Mutex<HashMap<Owner, Standing>>,
+}
+
+/// What is known of a claim and saves a statement that would find nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It holds, and others wait.
+    Crowded,
+    /// It waits.
+    Queued,
+}
+
+/// Somebody got the lock, or lost it, by what we did.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Ring {
+    Nobody,
+    /// A claim of this client.
+    Ourselves,
+    /// The client behind this connection.
+    Connection(u64),
+}
+
+/// What an eviction did.
+pub(super) struct Evicted {
+    pub(super) owner: Option<Owner>,
+    pub(super) rings: Vec<Ring>,
+}
+
+impl Lease {
+    pub(super) fn new(book: Book, links: Vec<Link>, bell: String) -> Lease {
+        Lease { book, links, bell, standings: Mutex::default() }
+    }
+
+    /// The link for everything that is not about one key.
+    pub(super) fn main(&self) -> &Link {
+        &self.links[0]
+    }
+
+    pub(super) fn link(&self, key: &Key) -> &Link {
+        let mut hasher = DefaultHasher::new();
+        key.hash(&mut hasher);
+        let links = self.links.len() as u64;
+        &self.links[(hasher.finish() % links) as usize]
+    }
+
+    /// Takes the key, or says who has it; with `waits` leaves a place in the queue.
+    pub(super) async fn take(&self, claim: &Claim) -> Result<(Attempt<FencingToken>, Ring)> {
+        let (link, limit) = (self.link(&claim.key), limit(claim.ttl));
+        if self.standing(claim.owner).is_none() {
+            let answer = link.ask(self.book.take_free(claim, &self.bell), limit).await?;
+            if answer.affected == 1 {
+                let token = answer.last_id.and_then(FencingToken::new);
+                let token = token.ok_or_else(|| fault::strange("no token"))?;
+                return Ok((Attempt::Granted(token), Ring::Nobody));
+            }
+        }
+        let sql = match claim.waits {
+            true => {
+                self.standings().insert(claim.owner, Standing::Queued);
+                self.book.ask(claim, &self.bell)
+            }
+            false => self.book.take(claim, &self.bell),
+        };
+        let answer = link.ask(sql, limit).await?;
+        let Some(row) = answer.last() else {
+            return Ok((Attempt::Busy(Busy::new(claim.key.clone())), Ring::Nobody));
+        };
+        let state = State::read(row)?;
+        match state.granted(claim) {
+            Some(token) => {
+                self.is_held(claim.owner, state.queued);
+                Ok((Attempt::Granted(token), Ring::Nobody))
+            }
+            None => Ok((Attempt::Busy(state.busy(claim)), self.ring(&state))),
+        }
+    }
+
+    /// Gives back or withdraws, after `before` in the same trip. `true` if it was held until now.
+    pub(super) async fn release(&self, claim: &Claim, before: &str) -> Result<(bool, Ring)> {
+        let (link, limit) = (self.link(&claim.key), limit(claim.ttl));
+        let standing = self.standing(claim.owner);
+        if standing.is_none() && !claim.doubtful {
+            let alone = self.book.release_alone(claim);
+            let answer = link.ask(format!("{before}{alone};SELECT ROW_COUNT()"), limit).await?;
+            if answer.first(0) == Some(1) {
+                return Ok((true, Ring::Nobody));
+            }
+        }
+        let sql = format!("{before}{}", self.book.release(claim));
+        let answer = link.ask(sql, limit).await?;
+        self.standings().remove(&claim.owner);
+        let was = answer.first::<bool>(0).unwrap_or(false);
+        let ring = match answer.last().filter(|_| answer.sets.len() > 1) {
+            Some(row) => self.ring(&State::read(row)?),
+            None => Ring::Nobody,
+        };
+        Ok((was, ring))
+    }
+
+    /// Extends what is held; says which claims are, in a set of owners, and what the server said.
+    pub(super) async fn renew(&self, claims: &[Claim]) -> Result<(HashSet<String>, Answer)> {
+        let shortest = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
+        let answer = self.main().ask(self.book.renew(claims), limit(shortest)).await?;
+        let rows = answer.sets.last().map(Vec::as_slice).unwrap_or_default();
+        let held = rows.iter().map(|row| state::text(row, 1)).collect::<Result<_>>()?;
+        Ok((held, answer))
+    }
+
+    pub(super) async fn evict(&self, key: &Key, token: FencingToken) -> Result<Option<Evicted>> {
+        let answer = self.link(key).ask(self.book.evict(key, token), LOOK).await?;
+        let [ended, rest @ ..] = &*answer.sets else { return Ok(None) };
+        let Some(row) = ended.first() else { return Ok(None) };
+        let mut rings = Vec::new();
+        if let Some(connection) = state::value::<Option<u64>>(row, 1)? {
+            rings.push(Ring::Connection(connection));
+        }
+        if let Some(row) = rest.last().and_then(|rows| rows.first()) {
+            rings.push(self.ring(&State::read(row)?));
+        }
+        Ok(Some(Evicted { owner: state::text(row, 0)?.parse().ok(), rings }))
+    }
+
+    pub(super) async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
+        let answer = self.main().ask(self.book.list(scope), LOOK).await?;
+        match &*answer.sets {
+            [holders, waiters] => state::holdings(holders, waiters),
+            _ => Err(fault::strange("no listing")),
+        }
+    }
+
+    /// Wakes who got the lock. `true` if that is one of our own claims.
+    pub(super) fn wake(&self, ring: &Ring) -> bool {
+        if let Ring::Connection(id) = ring {
+            // Only the bell that the named lock belongs to was seen under this number. If it has
+            // ended meanwhile, there is nothing under it: numbers are not used twice by one server.
+            self.main().post(format!("KILL QUERY {id}"));
+        }
+        *ring == Ring::Ourselves
+    }
+
+    fn ring(&self, state: &State) -> Ring {
+        match state.wake {
+            _ if !state.handed => Ring::Nobody,
+            _ if state.bell == self.bell => Ring::Ourselves,
+            Some(connection) => Ring::Connection(connection),
+            None => Ring::Nobody,
+        }
+    }
+
+    /// A claim that waited or asked again holds now.
+    pub(super) fn is_held(&self, owner: Owner, queued: u64) {
+        let mut standings = self.standings();
+        match queued {
+            0 => drop(standings.remove(&owner)),
+            _ => drop(standings.insert(owner, Standing::Crowded)),
+        }
+    }
+
+    /// Nothing more is to be known of a claim.
+    pub(super) fn forget(&self, owner: Owner) {
+        self.standings().remove(&owner);
+    }
+
+    fn standing(&self, owner: Owner) -> Option<Standing> {
+        self.standings().get(&owner).copied()
+    }
+
+    fn standings(&self) -> MutexGuard<'_, HashMap<Owner, Standing>> {
+        self.standings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long a connection may be silent before it is given up. The core gives up waiting sooner; a
+/// new connection costs more than a little patience.
+pub(super) fn limit(ttl: Duration) -> Duration {
+    (ttl / 2).clamp(Duration::from_secs(1), Duration::from_secs(5))
+}
+
+/// The server says that a claim is not held. The core knows whether its lease was over.
+pub(super) fn lost() -> Error {
+    Error::new(ErrorKind::Lost, "mysql has no such lock any more")
+}
+
+/// How long a question for people may take.
+pub(super) const LOOK: Duration = Duration::from_secs(5);
