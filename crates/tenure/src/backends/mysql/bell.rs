@@ -53,6 +53,11 @@ impl Bell {
         runtime.spawn(wait(shared.clone(), recipe, main.clone()));
         Bell { shared, main }
     }
+
+    /// Whether others can ring it.
+    pub(super) fn is_up(&self) -> bool {
+        self.shared.connection.load(Ordering::SeqCst) != 0
+    }
 }
 
 /// Rings ourselves, so that the connection is closed without waiting for the end of its statement.

@@ -6,6 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::book::Book;
 use super::fault;
 use super::link::{Answer, Link};
@@ -25,6 +27,8 @@ pub(super) struct Lease {
     /// The name of this client's bell.
     pub(super) bell: String,
     standings: Mutex<HashMap<Owner, Standing>>,
+    /// Keys that others waited for a moment ago: there the shorter statements would find nothing.
+    crowded: Mutex<HashMap<Key, Instant>>,
 }
 
 /// What is known of a claim and saves a statement that would find nothing.
@@ -32,8 +36,8 @@ pub(super) struct Lease {
 enum Standing {
     /// It holds, and others wait.
     Crowded,
-    /// It waits.
-    Queued,
+    /// It waits, and so many are before it.
+    Queued(u32),
 }
 
 /// Somebody got the lock, or lost it, by what we did.
@@ -54,7 +58,7 @@ pub(super) struct Evicted {
 
 impl Lease {
     pub(super) fn new(book: Book, links: Vec<Link>, bell: String) -> Lease {
-        Lease { book, links, bell, standings: Mutex::default() }
+        Lease { book, links, bell, standings: Mutex::default(), crowded: Mutex::default() }
     }
 
     /// The link for everything that is not about one key.
@@ -72,7 +76,7 @@ impl Lease {
     /// Takes the key, or says who has it; with `waits` leaves a place in the queue.
     pub(super) async fn take(&self, claim: &Claim) -> Result<(Attempt<FencingToken>, Ring)> {
         let (link, limit) = (self.link(&claim.key), limit(claim.ttl));
-        if self.standing(claim.owner).is_none() {
+        if self.standing(claim.owner).is_none() && !(claim.waits && self.is_crowded(&claim.key)) {
             let answer = link.ask(self.book.take_free(claim, &self.bell), limit).await?;
             if answer.affected == 1 {
                 let token = answer.last_id.and_then(FencingToken::new);
@@ -82,7 +86,7 @@ impl Lease {
         }
         let sql = match claim.waits {
             true => {
-                self.standings().insert(claim.owner, Standing::Queued);
+                self.standings().entry(claim.owner).or_insert(Standing::Queued(0));
                 self.book.ask(claim, &self.bell)
             }
             false => self.book.take(claim, &self.bell),
@@ -94,10 +98,16 @@ impl Lease {
         let state = State::read(row)?;
         match state.granted(claim) {
             Some(token) => {
-                self.is_held(claim.owner, state.queued);
+                self.is_held(&claim.key, claim.owner, state.queued);
                 Ok((Attempt::Granted(token), Ring::Nobody))
             }
-            None => Ok((Attempt::Busy(state.busy(claim)), self.ring(&state))),
+            None => {
+                let busy = state.busy(claim);
+                if let Some(ahead) = busy.ahead {
+                    self.standings().insert(claim.owner, Standing::Queued(ahead));
+                }
+                Ok((Attempt::Busy(busy), self.ring(&state)))
+            }
         }
     }
 
@@ -174,12 +184,31 @@ impl Lease {
     }
 
     /// A claim that waited or asked again holds now.
-    pub(super) fn is_held(&self, owner: Owner, queued: u64) {
+    pub(super) fn is_held(&self, key: &Key, owner: Owner, queued: u64) {
         let mut standings = self.standings();
-        match queued {
-            0 => drop(standings.remove(&owner)),
-            _ => drop(standings.insert(owner, Standing::Crowded)),
+        if queued == 0 {
+            standings.remove(&owner);
+            return;
         }
+        standings.insert(owner, Standing::Crowded);
+        let mut crowded = self.crowded.lock().unwrap_or_else(PoisonError::into_inner);
+        if crowded.len() >= CROWDED_MOST {
+            crowded.retain(|_, since| since.elapsed() < CROWDED_FOR);
+        }
+        crowded.insert(key.clone(), Instant::now());
+    }
+
+    /// How many were before a claim when it last asked.
+    pub(super) fn ahead(&self, owner: Owner) -> u32 {
+        match self.standing(owner) {
+            Some(Standing::Queued(ahead)) => ahead,
+            Some(Standing::Crowded) | None => 0,
+        }
+    }
+
+    fn is_crowded(&self, key: &Key) -> bool {
+        let crowded = self.crowded.lock().unwrap_or_else(PoisonError::into_inner);
+        crowded.get(key).is_some_and(|since| since.elapsed() < CROWDED_FOR)
     }
 
     /// Nothing more is to be known of a claim.
@@ -206,6 +235,10 @@ pub(super) fn limit(ttl: Duration) -> Duration {
 pub(super) fn lost() -> Error {
     Error::new(ErrorKind::Lost, "mysql has no such lock any more")
 }
+
+/// How long a key that others waited for is taken to be one, and how many are remembered.
+const CROWDED_FOR: Duration = Duration::from_secs(2);
+const CROWDED_MOST: usize = 1000;
 
 /// How long a question for people may take.
 pub(super) const LOOK: Duration = Duration::from_secs(5);

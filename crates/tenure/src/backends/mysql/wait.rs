@@ -21,8 +21,10 @@ use crate::key::Key;
 #[derive(Debug)]
 pub(super) struct Waits {
     desk: Mutex<Desk>,
-    /// Something changed, or somebody rang.
+    /// Somebody rang: look now.
     rung: Arc<Notify>,
+    /// There is another wish.
+    changed: Notify,
     closed: AtomicBool,
 }
 
@@ -65,7 +67,8 @@ pub(super) struct Ways {
 impl Waits {
     pub(super) fn new() -> Arc<Waits> {
         let closed = AtomicBool::new(false);
-        Arc::new(Waits { desk: Mutex::default(), rung: Arc::default(), closed })
+        let (rung, changed) = (Arc::default(), Notify::new());
+        Arc::new(Waits { desk: Mutex::default(), rung, changed, closed })
     }
 
     /// Returns when the wish has come true, perhaps with the grant.
@@ -106,7 +109,7 @@ impl Waits {
             ways.runtime.spawn(run(self.clone(), ways.clone()));
         }
         drop(desk);
-        self.ring();
+        self.changed.notify_one();
         Forget(self.clone(), number)
     }
 
@@ -126,9 +129,11 @@ impl Drop for Forget {
 
 /// The task: looks, answers, and sleeps until the next reason to look.
 async fn run(waits: Arc<Waits>, ways: Ways) {
-    let mut bell = None;
+    let mut bell: Option<Bell> = None;
     let mut pace = Pace::new(ways.bell.is_some());
     let mut idle_since = Instant::now();
+    // When the first lease ends that is waited for: nobody rings then.
+    let mut expiry = IDLE;
     loop {
         let keys = waits.keys();
         if !keys.is_empty() {
@@ -141,13 +146,26 @@ async fn run(waits: Arc<Waits>, ways: Ways) {
             let (recipe, rung) = (recipe.clone(), waits.rung.clone());
             bell = Some(Bell::start(name, recipe, main, rung, &ways.runtime));
         }
-        let soonest = match keys.is_empty() {
+        let pause = match keys.is_empty() {
             true => IDLE,
-            // No answer: look again later.
-            false => waits.look(&ways, keys).await.unwrap_or(IDLE).min(pace.next()),
+            false => pace.next(waits.ahead(&ways.lease)).min(expiry),
         };
-        if let Ok(()) = tokio::time::timeout(soonest, waits.rung.notified()).await {
-            pace.begin();
+        tokio::select! {
+            () = waits.rung.notified() => pace.begin(),
+            () = tokio::time::sleep(pause) => {}
+            // A bell that is up hears of everything that happened since the claim was asked for; and
+            // the core asks again when the lease ends that it was told of.
+            () = waits.changed.notified() => {
+                pace.begin();
+                if bell.as_ref().is_some_and(Bell::is_up) {
+                    continue;
+                }
+            }
+        }
+        let keys = waits.keys();
+        if !keys.is_empty() {
+            // No answer: look again later.
+            expiry = waits.look(&ways, keys).await.unwrap_or(IDLE);
         }
     }
 }
@@ -159,6 +177,12 @@ impl Waits {
         keys.sort_unstable();
         keys.dedup();
         keys
+    }
+
+    /// How many are before the first of our waiters, as far as is known.
+    fn ahead(&self, lease: &Lease) -> u32 {
+        let desk = self.desk();
+        desk.wishes.values().map(|wish| lease.ahead(wish.claim.owner)).min().unwrap_or(0)
     }
 
     /// Whether the task is to end: nobody waits, and nobody has for a while.
@@ -208,7 +232,7 @@ impl Wish {
         let mine = seen.filter(|seen| seen.owner == self.owner);
         match (self.end, seen, mine) {
             (End::Free, _, Some(mine)) => {
-                ways.lease.is_held(self.claim.owner, mine.queued);
+                ways.lease.is_held(&self.key, self.claim.owner, mine.queued);
                 let token = mine.token.filter(|_| ways.grants);
                 // The lease is the place's: it counts from the last ask.
                 Some(token.map(|token| Grant::new(token, self.claim.ttl)))
@@ -240,10 +264,11 @@ impl Pace {
         self.now = self.first;
     }
 
-    /// Between three and five quarters of the pause.
-    fn next(&mut self) -> Duration {
-        let pause = self.now;
-        self.now = (pause * 3 / 2).min(self.most);
+    /// Between three and five quarters of the pause. It is longer for who is not the first: only
+    /// the head of a queue looks often.
+    fn next(&mut self, ahead: u32) -> Duration {
+        let pause = self.now.saturating_mul(ahead.saturating_add(1)).min(self.most);
+        self.now = (self.now * 3 / 2).min(self.most);
         // Xorshift: enough to keep clients out of step.
         self.seed ^= self.seed << 13;
         self.seed ^= self.seed >> 7;
