@@ -206,19 +206,9 @@ impl Keeper {
 pub(super) async fn open(recipe: &Recipe) -> Result<Open> {
     let mut conn = Conn::new(recipe.opts.clone()).await.map_err(fault::from_mysql)?;
     let home: Arc<str> = Uuid::new_v4().simple().to_string().into();
-    for sql in SETUP {
-        conn.query_drop(*sql).await.map_err(fault::from_mysql)?;
-    }
-    for sql in SETUP_WHERE_KNOWN {
-        // The two servers know different ones.
-        match conn.query_drop(*sql).await {
-            Err(error) if fault::is_fatal(&error) => return Err(fault::from_mysql(error)),
-            Ok(()) | Err(_) => {}
-        }
-    }
     let name = lock_name(&home);
-    let take = format!("SET @tenure_home='{home}';SELECT GET_LOCK('{name}',0), CONNECTION_ID()");
-    let took = run(&mut conn, &take).await.map_err(fault::from_mysql)?;
+    let setup = format!("{SETUP};SET @tenure_home='{home}';SELECT GET_LOCK('{name}',0),CONNECTION_ID()");
+    let took = run(&mut conn, &setup).await.map_err(fault::from_mysql)?;
     if recipe.own {
         let look = format!("SELECT IS_USED_LOCK('{name}'), CONNECTION_ID()");
         let seen: Option<(Option<u64>, u64)> =
@@ -285,19 +275,15 @@ fn pooled() -> Error {
 }
 
 /// The protocol needs the newest rows and no gap locks; a key must never be cut to fit; a statement
-/// waits for a row for at most two seconds, which is far longer than any packet of ours.
-const SETUP: &[&str] = &[
-    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    "SET SESSION sql_mode='STRICT_ALL_TABLES', innodb_lock_wait_timeout=2, autocommit=1, \
-     time_zone='+00:00', wait_timeout=28800",
-];
-
-/// Limits that would end a connection which holds a lock, or a bell that waits.
-const SETUP_WHERE_KNOWN: &[&str] = &[
-    "SET SESSION idle_transaction_timeout=0, idle_write_transaction_timeout=0, \
-     idle_readonly_transaction_timeout=0, max_statement_time=0",
-    "SET SESSION max_execution_time=0",
-];
+/// waits for a row for at most two seconds, which is far longer than any packet of ours. The limits
+/// that would end a connection which holds a lock, or a bell that waits, have different names on the
+/// two servers: each reads only its own comment.
+const SETUP: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;\
+    SET SESSION sql_mode='STRICT_ALL_TABLES',innodb_lock_wait_timeout=2,autocommit=1,\
+    time_zone='+00:00',wait_timeout=28800\
+    /*M!100300 ,idle_transaction_timeout=0,idle_write_transaction_timeout=0,\
+    idle_readonly_transaction_timeout=0,max_statement_time=0 */\
+    /*!50708 ,max_execution_time=0 */";
 
 /// How often a packet is repeated that was rolled back because of others.
 const ATTEMPTS: u32 = 8;

@@ -64,7 +64,7 @@ pub(crate) async fn open(options: Options) -> Result<Mysql> {
         Kind::Row => Native::Row(Rows::new(recipe.clone(), runtime.clone(), settings.connections)),
     };
     let bell = settings.bell.then_some(recipe);
-    let ways = Ways { lease, bell, grants: settings.kind == Kind::Lease, runtime };
+    let ways = Ways { lease, bell, runtime };
     let (kind, shown) = (settings.kind, settings.shown);
     Ok(Mysql { opened: Arc::new(Opened { ways, native, waits: Waits::new(), kind, shown }) })
 }
@@ -166,8 +166,8 @@ impl Backend for Mysql {
         let mut info = Info::new("mysql");
         info.min_ttl = match self.opened.kind {
             Kind::Lease => MIN_TTL,
-            // The server counts how long a connection is silent in whole seconds.
-            Kind::Session | Kind::Row => Duration::from_secs(1),
+            // The server counts in whole seconds for how long a connection is silent.
+            Kind::Session | Kind::Row => Duration::from_secs(2),
         };
         if self.opened.ways.bell.is_none() {
             info.wakeup = Wakeup::Poll;
@@ -209,24 +209,27 @@ impl Backend for Mysql {
     }
 
     async fn release(&self, claim: &Claim) -> Result<bool> {
-        let before = match &self.opened.native {
-            Native::None => String::new(),
-            Native::Session(session) => session.before_release(claim),
+        let released = match &self.opened.native {
+            Native::None => self.lease().release(claim, "").await,
+            Native::Session(session) => session.release(self.lease(), claim).await,
             Native::Row(rows) => {
-                rows.end(&claim.key, claim.owner, claim.ttl).await;
-                String::new()
+                // Over two connections, so side by side: who is next finds the row free, or tries
+                // again a little later.
+                let end = rows.end(&claim.key, claim.owner, claim.ttl);
+                tokio::join!(self.lease().release(claim, ""), end).0
             }
         };
-        let (was, ring) = self.lease().release(claim, &before).await?;
-        if let Native::Session(session) = &self.opened.native {
-            session.released(&claim.key, claim.owner);
-        }
+        let (was, ring) = released?;
         self.wake(&ring);
         Ok(was)
     }
 
+    /// A turn that came while we waited is made a grant here: the core asks again, or withdraws,
+    /// whatever becomes of it.
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
-        self.opened.waits.until(&self.opened.ways, claim, End::Free).await
+        let turn = self.opened.waits.until(&self.opened.ways, claim, End::Free).await?;
+        let token = self.take_native(claim, turn.token).await.ok().flatten()?;
+        Some(Grant::new(token, turn.ttl))
     }
 
     /// In `mode=lease` an eviction shows at the next renewal: a bell for every holder would double

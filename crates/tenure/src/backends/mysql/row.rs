@@ -59,10 +59,10 @@ impl Rows {
         let (locked, answer) = self.lock(lease, claim, &hold.link).await?;
         let seen = answer.sets.get(2).and_then(|rows| rows.first()).map(Seen::read).transpose()?;
         let mine = seen.filter(|seen| !seen.over && seen.owner == claim.owner.to_string());
-        let token = mine.and_then(|seen| seen.token).filter(|_| locked);
-        if let Some(token) = token
-            && self.record_home(lease, claim, &answer.home).await?
-        {
+        if let Some(token) = mine.and_then(|seen| seen.token).filter(|_| locked) {
+            // From now on the record ends with the connection that has the row lock. Nobody waits
+            // for that: if the turn is over meanwhile, the next renewal says so.
+            lease.link(&claim.key).post(lease.book.set_home(claim, &answer.home));
             if let Some(hold) = self.desk().holds.get_mut(&claim.key) {
                 hold.home = Some(answer.home);
             }
@@ -174,13 +174,6 @@ impl Rows {
         }
         let locked = answer.sets.first().is_some_and(|rows| !rows.is_empty());
         Ok((locked, answer))
-    }
-
-    /// Lets the record end with the connection that has the row lock. `false` if the turn is over.
-    async fn record_home(&self, lease: &Lease, claim: &Claim, home: &str) -> Result<bool> {
-        let sql = lease.book.set_home(claim, home);
-        let answer = lease.link(&claim.key).ask(sql, lease::limit(claim.ttl)).await?;
-        Ok(answer.affected == 1)
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {

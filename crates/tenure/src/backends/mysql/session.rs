@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::book::hex;
-use super::lease::{self, Lease};
+use super::lease::{self, Lease, Ring};
 use super::state::Seen;
 use crate::backend::{Claim, Owner};
 use crate::claim::LostReason;
@@ -67,8 +67,15 @@ impl Session {
         }
     }
 
-    /// What has to be said before the tables are told of a release, in the same trip.
-    pub(super) fn before_release(&self, claim: &Claim) -> String {
+    /// Gives back: first the named lock, then the turn, in one trip.
+    pub(super) async fn release(&self, lease: &Lease, claim: &Claim) -> Result<(bool, Ring)> {
+        let released = lease.release(claim, &self.before_release(claim)).await?;
+        self.released(&claim.key, claim.owner);
+        Ok(released)
+    }
+
+    /// What has to be said before the tables are told of a release.
+    fn before_release(&self, claim: &Claim) -> String {
         let mut holds = self.holds();
         let Some(hold) = holds.get_mut(&claim.key).filter(|hold| hold.owner == claim.owner) else {
             return String::new();
@@ -80,7 +87,7 @@ impl Session {
     }
 
     /// The server has confirmed the release, or the connection is gone.
-    pub(super) fn released(&self, key: &Key, owner: Owner) {
+    fn released(&self, key: &Key, owner: Owner) {
         let mut holds = self.holds();
         if holds.get(key).is_some_and(|hold| hold.owner == owner) {
             holds.remove(key);
@@ -154,7 +161,8 @@ impl Session {
 /// all databases together; ours differ by database.
 pub(super) fn lock_name(key: &Key) -> String {
     let key = hex(key.as_str());
-    format!("CONCAT('tenure:',LEFT(SHA2(CONCAT(DATABASE(),'/',{key}),256),40))")
+    // In hexadecimal, because a key joined to text would have to be text of the same kind.
+    format!("CONCAT('tenure:',LEFT(SHA2(CONCAT(HEX(DATABASE()),'/',HEX({key})),256),40))")
 }
 
 pub(super) fn whole_seconds(ttl: Duration) -> u64 {

@@ -59,8 +59,6 @@ pub(super) struct Ways {
     pub(super) lease: Arc<Lease>,
     /// How to open the bell; none to look without one.
     pub(super) bell: Option<Recipe>,
-    /// Whether a row of ours is the lock itself, so that seeing it is the grant.
-    pub(super) grants: bool,
     pub(super) runtime: tokio::runtime::Handle,
 }
 
@@ -233,9 +231,8 @@ impl Wish {
         match (self.end, seen, mine) {
             (End::Free, _, Some(mine)) => {
                 ways.lease.is_held(&self.key, self.claim.owner, mine.queued);
-                let token = mine.token.filter(|_| ways.grants);
                 // The lease is the place's: it counts from the last ask.
-                Some(token.map(|token| Grant::new(token, self.claim.ttl)))
+                Some(mine.token.map(|token| Grant::new(token, self.claim.ttl)))
             }
             (End::Free, Some(_), None) | (End::Lost, _, Some(_)) => None,
             (End::Free, None, _) | (End::Lost, _, None) => Some(None),
