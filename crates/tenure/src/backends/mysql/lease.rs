@@ -117,13 +117,13 @@ impl Lease {
         let standing = self.standing(claim.owner);
         if standing.is_none() && !claim.doubtful {
             let alone = self.book.release_alone(claim);
-            let answer = link.ask(format!("{before}{alone};SELECT ROW_COUNT()"), limit).await?;
+            let answer = link.ask_once(format!("{before}{alone};SELECT ROW_COUNT()"), limit).await?;
             if answer.first(0) == Some(1) {
                 return Ok((true, Ring::Nobody));
             }
         }
         let sql = format!("{before}{}", self.book.release(claim));
-        let answer = link.ask(sql, limit).await?;
+        let answer = link.ask_once(sql, limit).await?;
         self.standings().remove(&claim.owner);
         let was = answer.first::<bool>(0).unwrap_or(false);
         let ring = match answer.last().filter(|_| answer.sets.len() > 1) {
@@ -143,7 +143,7 @@ impl Lease {
     }
 
     pub(super) async fn evict(&self, key: &Key, token: FencingToken) -> Result<Option<Evicted>> {
-        let answer = self.link(key).ask(self.book.evict(key, token), LOOK).await?;
+        let answer = self.link(key).ask_once(self.book.evict(key, token), LOOK).await?;
         let [ended, rest @ ..] = &*answer.sets else { return Ok(None) };
         let Some(row) = ended.first() else { return Ok(None) };
         let mut rings = Vec::new();

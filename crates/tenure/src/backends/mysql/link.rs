@@ -56,6 +56,8 @@ impl Answer {
 struct Job {
     sql: String,
     limit: Duration,
+    /// Whether to repeat it over a new connection if this one is broken.
+    again: bool,
     reply: Option<oneshot::Sender<Result<Answer>>>,
 }
 
@@ -77,11 +79,22 @@ impl Link {
         Link { jobs, home }
     }
 
-    /// Sends a packet of statements and awaits the answer. It must not matter if it is carried out
-    /// twice: it is repeated when the server rolled it back because of others.
+    /// Sends a packet of statements and awaits the answer. Carried out twice, it must answer the
+    /// same: it is repeated when the server rolled it back because of others, and once over a new
+    /// connection when the old one turns out to be broken.
     pub(super) async fn ask(&self, sql: String, limit: Duration) -> Result<Answer> {
+        self.send(sql, limit, true).await
+    }
+
+    /// The same for a packet that would answer something else the second time: a broken connection
+    /// is an error then.
+    pub(super) async fn ask_once(&self, sql: String, limit: Duration) -> Result<Answer> {
+        self.send(sql, limit, false).await
+    }
+
+    async fn send(&self, sql: String, limit: Duration, again: bool) -> Result<Answer> {
         let (reply, answer) = oneshot::channel();
-        let job = Job { sql, limit, reply: Some(reply) };
+        let job = Job { sql, limit, again, reply: Some(reply) };
         self.jobs.send(job).map_err(|_| fault::ended())?;
         answer.await.map_err(|_| fault::ended())?
     }
@@ -90,7 +103,7 @@ impl Link {
     pub(super) fn post(&self, sql: String) {
         let limit = Duration::from_secs(2);
         // A link that has ended needs no messages.
-        drop(self.jobs.send(Job { sql, limit, reply: None }));
+        drop(self.jobs.send(Job { sql, limit, again: false, reply: None }));
     }
 
     /// The id of the connection, if there is one.
@@ -128,7 +141,7 @@ impl Keeper {
             if job.reply.as_ref().is_some_and(oneshot::Sender::is_closed) {
                 continue;
             }
-            let answer = match tokio::time::timeout(job.limit, self.serve(&job.sql)).await {
+            let answer = match tokio::time::timeout(job.limit, self.serve(&job)).await {
                 Ok(answer) => answer,
                 Err(_elapsed) => {
                     self.give_up();
@@ -144,11 +157,12 @@ impl Keeper {
         }
     }
 
-    async fn serve(&mut self, sql: &str) -> Result<Answer> {
-        self.connect().await?;
+    async fn serve(&mut self, job: &Job) -> Result<Answer> {
+        let mut again = job.again;
         for attempt in 1.. {
+            self.connect().await?;
             let Some(open) = &mut self.conn else { break };
-            let error = match run(&mut open.conn, sql).await {
+            let error = match run(&mut open.conn, &job.sql).await {
                 Ok(mut answer) => {
                     answer.home = open.home.clone();
                     open.used = Instant::now();
@@ -156,16 +170,14 @@ impl Keeper {
                 }
                 Err(error) => error,
             };
-            if fault::is_fatal(&error) {
-                self.give_up();
-                return Err(doubt(error));
-            }
             // A packet that failed in the middle leaves its transaction open.
-            if let Err(error) = open.conn.query_drop("ROLLBACK").await {
+            let clear = !fault::is_fatal(&error) && open.conn.query_drop("ROLLBACK").await.is_ok();
+            if !clear {
                 self.give_up();
-                return Err(doubt(error));
-            }
-            if attempt >= ATTEMPTS || !fault::is_clash(&error) {
+                if !std::mem::take(&mut again) {
+                    return Err(doubt(error));
+                }
+            } else if attempt >= ATTEMPTS || !fault::is_clash(&error) {
                 return Err(fault::from_mysql(error));
             }
         }

@@ -80,7 +80,7 @@ impl Rows {
         };
         let Some(hold) = hold else { return };
         let sql = format!("COMMIT;SET SESSION wait_timeout={NO_LOCKS}");
-        let confirmed = hold.link.ask(sql, lease::limit(ttl)).await.is_ok();
+        let confirmed = hold.link.ask_once(sql, lease::limit(ttl)).await.is_ok();
         let mut desk = self.desk();
         if desk.holds.get(key).is_some_and(|hold| hold.owner == owner) {
             desk.holds.remove(key);
