@@ -1,6 +1,6 @@
 //! What only a real MariaDB can show: killed connections and servers, lost answers, other isolation
-//! levels and time zones, strangers on the same locks, a million old rows, missing rights. Each case
-//! has a server of its own, to hurt it.
+//! levels and time zones, strangers on the same locks, a million old rows, missing rights. Each
+//! case has a server of its own, to hurt it.
 //! `cargo test -p tenure-conformance --test mysql -- faults` runs some of them.
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]

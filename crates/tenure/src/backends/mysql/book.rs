@@ -97,9 +97,9 @@ impl Book {
             "START TRANSACTION;\
              INSERT INTO {lease} (k,owner,token,until,since,note,home,bell) \
              SELECT {key},'',n,'1970-01-02','1970-01-02','','','' FROM tenure_floor WHERE id=1 \
-             LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE k=VALUES(k);\
-             UPDATE {lease} SET until={until},bell='{bell}' \
-             WHERE k={key} AND owner={owner} AND NOT {over};\
+             LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE \
+             bell=IF({lease}.owner={owner} AND NOT {over},'{bell}',{lease}.bell),\
+             until=IF({lease}.owner={owner} AND NOT {over},{until},{lease}.until);\
              INSERT INTO {waiter} (k,owner,until,since,note,home,bell) \
              SELECT k,{owner},{until},{NOW},{note},{HOME},'{bell}' FROM {lease} \
              WHERE k={key} AND NOT (owner={owner} AND NOT {over}) \
@@ -284,7 +284,7 @@ impl Literals {
             key: hex(claim.key.as_str()),
             owner: format!("'{}'", claim.owner),
             until: format!("{NOW}+INTERVAL {} MICROSECOND", claim.ttl.as_micros()),
-            note: hex(&claim.note.encode()),
+            note: hex(claim.note.encode()),
         }
     }
 }

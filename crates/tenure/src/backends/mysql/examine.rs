@@ -55,7 +55,7 @@ async fn clock(lease: &Lease) -> Result<Finding> {
     let answer = lease.main().ask(sql.to_owned(), LOOK).await?;
     let theirs = Duration::from_micros(answer.first::<u64>(0).unwrap_or_default());
     let ours = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let apart = if ours > theirs { ours - theirs } else { theirs - ours };
+    let apart = ours.abs_diff(theirs);
     let zone = answer.first::<String>(1).unwrap_or_default();
     let seconds = apart.as_secs_f64();
     if apart > Duration::from_secs(2) {
