@@ -1,12 +1,12 @@
 //! The statements: who holds, who waits, and which token comes next, as rows of two tables.
 //!
 //! In `mode=lease` the row *is* the lock. In the other modes it is the record of whose turn it is,
-//! and a named lock or a row lock decides; a record then also ends when the connection ends that its
-//! `home` names.
+//! and a named lock or a row lock decides; a record then also ends when the connection ends that
+//! its `home` names.
 //!
-//! Locks are always taken in the order floor, row of the key, waiters. Tokens count up in the row of
-//! their key, under its lock; a new row begins above the floor, which it reads under a shared lock
-//! while sweeping holds the exclusive one. Time is the database's, in UTC.
+//! Locks are always taken in the order floor, row of the key, waiters. Tokens count up in the row
+//! of their key, under its lock; a new row begins above the floor, which it reads under a shared
+//! lock while sweeping holds the exclusive one. Time is the database's, in UTC.
 
 use std::fmt::Write as _;
 
@@ -245,8 +245,8 @@ impl Book {
         )
     }
 
-    /// Removes rows up to `last` that nobody has used for a minute, and raises the floor above their
-    /// tokens. The floor is locked from before the tokens are read.
+    /// Removes rows up to `last` that nobody has used for a minute, and raises the floor above
+    /// their tokens. The floor is locked from before the tokens are read.
     pub(super) fn sweep(&self, after: &str, last: &str) -> String {
         let (lease, waiter) = (self.lease, self.waiter);
         let old = format!("until<={NOW}-INTERVAL 1 MINUTE");

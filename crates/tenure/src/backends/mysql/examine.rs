@@ -63,14 +63,15 @@ async fn clock(lease: &Lease) -> Result<Finding> {
         return Ok(Finding::new(Grade::Notice, "clock", detail)
             .advise("let both follow NTP: if the server's clock is set forward, leases end early"));
     }
-    let detail = format!("{seconds:.1} s from ours; leases are in UTC, so its zone ({zone}) is free");
+    let detail = format!("{seconds:.1} s from ours; leases are in UTC, its zone is {zone}");
     Ok(Finding::good("clock", detail))
 }
 
 /// Whether the connection is ours alone, and how it is isolated.
 async fn session(lease: &Lease) -> Result<Finding> {
     let sql = "SELECT IS_USED_LOCK(CONCAT('tenure:',@tenure_home))<=>CONNECTION_ID();\
-               SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation','transaction_isolation')";
+               SHOW SESSION VARIABLES WHERE Variable_name \
+               IN ('tx_isolation','transaction_isolation')";
     let answer = lease.main().ask(sql.to_owned(), LOOK).await?;
     if answer.first::<bool>(0) != Some(true) {
         let detail = "statements of one connection reach the server over several";
@@ -120,7 +121,7 @@ fn log_format(variables: &Variables) -> Finding {
 
 fn cluster(variables: &Variables) -> Finding {
     if variables.get("wsrep_on") == "ON" {
-        let detail = "Galera: two nodes can grant one lock at once, and one of them is told too late";
+        let detail = "Galera: two nodes can grant one lock, and one is told too late";
         return Finding::new(Grade::Warning, "cluster", detail)
             .advise("let every client use the same node");
     }
@@ -138,7 +139,8 @@ async fn connections(lease: &Lease, variables: &Variables) -> Result<Finding> {
     let answer = lease.main().ask(sql, LOOK).await?;
     let used: u64 = answer.first::<String>(1).and_then(|text| text.parse().ok()).unwrap_or(0);
     let most: u64 = variables.get("max_connections").parse().unwrap_or(u64::MAX);
-    let detail = format!("{used} of {most} in use; wait_timeout {} s", variables.get("wait_timeout"));
+    let silence = variables.get("wait_timeout");
+    let detail = format!("{used} of {most} in use; wait_timeout {silence} s");
     Ok(match used.saturating_mul(10) > most.saturating_mul(9) {
         true => Finding::new(Grade::Warning, "connections", detail)
             .advise("raise max_connections: who cannot connect cannot renew"),

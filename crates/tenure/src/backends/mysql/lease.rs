@@ -73,17 +73,28 @@ impl Lease {
         &self.links[(hasher.finish() % links) as usize]
     }
 
+    /// Whether the short way to a free key is worth a trip.
+    pub(super) fn may_be_free(&self, claim: &Claim) -> bool {
+        let crowded = claim.waits && self.is_crowded(&claim.key);
+        !crowded && self.standing(claim.owner).is_none()
+    }
+
+    /// Takes a known key that is free and that nobody waits for, and in the same trip does what
+    /// `then` says, where `ROW_COUNT()` is 1 if it was taken. The token, if it was.
+    pub(super) async fn take_free(
+        &self,
+        claim: &Claim,
+        then: &str,
+    ) -> Result<(Option<FencingToken>, Answer)> {
+        let sql = format!("{}{then}", self.book.take_free(claim, &self.bell));
+        let answer = self.link(&claim.key).ask(sql, limit(claim.ttl)).await?;
+        let token = answer.last_id.filter(|_| answer.affected == 1).and_then(FencingToken::new);
+        Ok((token, answer))
+    }
+
     /// Takes the key, or says who has it; with `waits` leaves a place in the queue.
     pub(super) async fn take(&self, claim: &Claim) -> Result<(Attempt<FencingToken>, Ring)> {
         let (link, limit) = (self.link(&claim.key), limit(claim.ttl));
-        if self.standing(claim.owner).is_none() && !(claim.waits && self.is_crowded(&claim.key)) {
-            let answer = link.ask(self.book.take_free(claim, &self.bell), limit).await?;
-            if answer.affected == 1 {
-                let token = answer.last_id.and_then(FencingToken::new);
-                let token = token.ok_or_else(|| fault::strange("no token"))?;
-                return Ok((Attempt::Granted(token), Ring::Nobody));
-            }
-        }
         let sql = match claim.waits {
             true => {
                 self.standings().entry(claim.owner).or_insert(Standing::Queued(0));

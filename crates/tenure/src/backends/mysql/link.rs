@@ -219,7 +219,8 @@ pub(super) async fn open(recipe: &Recipe) -> Result<Open> {
     let mut conn = Conn::new(recipe.opts.clone()).await.map_err(fault::from_mysql)?;
     let home: Arc<str> = Uuid::new_v4().simple().to_string().into();
     let name = lock_name(&home);
-    let setup = format!("{SETUP};SET @tenure_home='{home}';SELECT GET_LOCK('{name}',0),CONNECTION_ID()");
+    let take = format!("SET @tenure_home='{home}';SELECT GET_LOCK('{name}',0),CONNECTION_ID()");
+    let setup = format!("{SETUP};{take}");
     let took = run(&mut conn, &setup).await.map_err(fault::from_mysql)?;
     if recipe.own {
         let look = format!("SELECT IS_USED_LOCK('{name}'), CONNECTION_ID()");
@@ -281,15 +282,15 @@ fn doubt(error: mysql_async::Error) -> Error {
 }
 
 fn pooled() -> Error {
-    let message = "a proxy between us and mysql shares connections among its clients, so that locks \
-                   of a connection are not ours; use `?mode=lease`, or connect to the server itself";
+    let message = "a proxy between us and mysql shares connections among its clients, so that \
+                   locks of a connection are not ours; use `?mode=lease`, or connect directly";
     Error::new(ErrorKind::Unsupported, message)
 }
 
 /// The protocol needs the newest rows and no gap locks; a key must never be cut to fit; a statement
 /// waits for a row for at most two seconds, which is far longer than any packet of ours. The limits
-/// that would end a connection which holds a lock, or a bell that waits, have different names on the
-/// two servers: each reads only its own comment.
+/// that would end a connection which holds a lock, or a bell that waits, have different names on
+/// the two servers: each reads only its own comment.
 const SETUP: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;\
     SET SESSION sql_mode='STRICT_ALL_TABLES',innodb_lock_wait_timeout=2,autocommit=1,\
     time_zone='+00:00',wait_timeout=28800\

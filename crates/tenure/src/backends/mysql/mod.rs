@@ -1,10 +1,10 @@
-//! MySQL and MariaDB, in three modes: leases in a table, named locks of a connection, row locks of a
-//! transaction.
+//! MySQL and MariaDB, in three modes: leases in a table, named locks of a connection, row locks of
+//! a transaction.
 //!
 //! `options` reads the URL, `link` keeps one connection, `schema` makes the tables; `book` has the
 //! statements and `lease` the verbs on them, `session` and `row` add the server's own locks; `wait`
-//! and `bell` wake who waits, `sweep` removes what is old, `examine` looks at the server. The user's
-//! page is `docs/backends/mysql.md`.
+//! and `bell` wake who waits, `sweep` removes what is old, `examine` looks at the server. The
+//! user's page is `docs/backends/mysql.md`.
 
 mod bell;
 mod book;
@@ -100,6 +100,16 @@ struct Opened {
     shown: String,
 }
 
+/// Whose turn it is.
+enum Turn {
+    /// That of the claim; the server's own lock is still to be taken.
+    Here(FencingToken),
+    /// That of the claim; the server's own lock was tried for, with this outcome.
+    Taken(Option<FencingToken>),
+    /// Somebody else's.
+    Others(Busy),
+}
+
 /// What holds the lock beside the tables.
 #[derive(Debug)]
 enum Native {
@@ -131,6 +141,29 @@ impl Mysql {
         if self.lease().wake(ring) {
             self.opened.waits.ring();
         }
+    }
+
+    /// Finds out whether it is a claim's turn: by the short way if the key may be free.
+    async fn take_turn(&self, claim: &Claim) -> Result<Turn> {
+        if self.lease().may_be_free(claim) {
+            let turn = match &self.opened.native {
+                Native::Session(session) => {
+                    session.take_free(self.lease(), claim).await?.map(Turn::Taken)
+                }
+                Native::None | Native::Row(_) => {
+                    self.lease().take_free(claim, "").await?.0.map(Turn::Here)
+                }
+            };
+            if let Some(turn) = turn {
+                return Ok(turn);
+            }
+        }
+        let (attempt, ring) = self.lease().take(claim).await?;
+        self.wake(&ring);
+        Ok(match attempt {
+            Attempt::Granted(token) => Turn::Here(token),
+            Attempt::Busy(busy) => Turn::Others(busy),
+        })
     }
 
     /// Takes the server's own lock for a claim whose turn it is.
@@ -176,13 +209,12 @@ impl Backend for Mysql {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        let (attempt, ring) = self.lease().take(claim).await?;
-        self.wake(&ring);
-        let token = match attempt {
-            Attempt::Granted(token) => token,
-            Attempt::Busy(busy) => return Ok(Attempt::Busy(busy)),
+        let token = match self.take_turn(claim).await? {
+            Turn::Here(token) => self.take_native(claim, token).await?,
+            Turn::Taken(token) => token,
+            Turn::Others(busy) => return Ok(Attempt::Busy(busy)),
         };
-        Ok(match self.take_native(claim, token).await? {
+        Ok(match token {
             Some(token) => Attempt::Granted(Grant::new(token, claim.ttl)),
             None => {
                 // It is our turn, but whoever had the lock has not let go of it yet.
@@ -199,8 +231,10 @@ impl Backend for Mysql {
             Native::Row(rows) => rows.renew(self.lease(), claims).await,
             Native::None => match self.lease().renew(claims).await {
                 Ok((held, _)) => {
-                    let held = |claim: &Claim| held.contains(&claim.owner.to_string());
-                    let answer = |claim| if held(claim) { Ok(claim.ttl) } else { Err(lease::lost()) };
+                    let answer = |claim: &Claim| match held.contains(&claim.owner.to_string()) {
+                        true => Ok(claim.ttl),
+                        false => Err(lease::lost()),
+                    };
                     claims.iter().map(answer).collect()
                 }
                 Err(error) => vec![Err(error); claims.len()],

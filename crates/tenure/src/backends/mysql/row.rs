@@ -1,5 +1,5 @@
-//! `mode=row`: a row lock of an open transaction is the lock. Each held lock has a connection of its
-//! own, because a transaction lets its locks go together; waiters have none.
+//! `mode=row`: a row lock of an open transaction is the lock. Each held lock has a connection of
+//! its own, because a transaction lets its locks go together; waiters have none.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! `mode=session`: a named lock of the connection (`GET_LOCK`) is the lock. The server frees it when
-//! the connection ends; the tables say whose turn it is, who waits, and give the token.
+//! `mode=session`: a named lock of the connection (`GET_LOCK`) is the lock. The server frees it
+//! when the connection ends; the tables say whose turn it is, who waits, and give the token.
 //!
 //! Named locks count per connection, so that a second claim of the same client would get one as
 //! well: which claim has which key is kept here, from before the request is sent.
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::book::hex;
 use super::lease::{self, Lease, Ring};
+use super::link::Answer;
 use super::state::Seen;
 use crate::backend::{Claim, Owner};
 use crate::claim::LostReason;
@@ -38,15 +39,52 @@ impl Session {
         if !self.begin(claim) {
             return Ok(None);
         }
-        let (name, idle) = (lock_name(&claim.key), self.idle_limit());
-        // The record is read after the lock is taken: whoever had a later turn and the lock would
-        // show in it.
-        let look = lease.book.look(std::iter::once(&claim.key));
-        let sql = format!(
-            "SET SESSION wait_timeout={idle};\
-             SELECT IF(IS_USED_LOCK({name})<=>CONNECTION_ID(),1,GET_LOCK({name},0));{look}"
-        );
+        let sql = self.take_sql(lease, claim, "TRUE");
         let answer = lease.link(&claim.key).ask(sql, lease::limit(claim.ttl)).await?;
+        self.settle(lease, claim, answer)
+    }
+
+    /// Takes the turn of a free key and the named lock in one trip. `None` if the key is not free;
+    /// `Some(None)` if it is our turn, but somebody else has the lock.
+    pub(super) async fn take_free(
+        &self,
+        lease: &Lease,
+        claim: &Claim,
+    ) -> Result<Option<Option<FencingToken>>> {
+        if !self.begin(claim) {
+            return Ok(None);
+        }
+        let then = self.take_sql(lease, claim, "ROW_COUNT()=1");
+        let (turn, answer) = lease.take_free(claim, &format!(";{then}")).await?;
+        if turn.is_none() {
+            // A claim that has the lock already and asks again keeps it.
+            if self.home(claim).is_none() {
+                self.released(&claim.key, claim.owner);
+            }
+            return Ok(None);
+        }
+        self.settle(lease, claim, answer).map(Some)
+    }
+
+    /// Tries for the lock if the condition holds. The record is read after that: whoever had a
+    /// later turn and the lock would show in it.
+    fn take_sql(&self, lease: &Lease, claim: &Claim, condition: &str) -> String {
+        let (name, idle) = (lock_name(&claim.key), self.idle_limit());
+        let look = lease.book.look(std::iter::once(&claim.key));
+        format!(
+            "SELECT IF({condition},\
+             IF(IS_USED_LOCK({name})<=>CONNECTION_ID(),1,GET_LOCK({name},0)),0);\
+             SET SESSION wait_timeout={idle};{look}"
+        )
+    }
+
+    /// Makes the server's answer a hold, or gives back what is of no use.
+    fn settle(
+        &self,
+        lease: &Lease,
+        claim: &Claim,
+        answer: Answer,
+    ) -> Result<Option<FencingToken>> {
         let got = answer.first(0) == Some(1);
         let seen = answer.sets.get(1).and_then(|rows| rows.first()).map(Seen::read).transpose()?;
         let mine = seen.filter(|seen| !seen.over && seen.owner == claim.owner.to_string());
@@ -59,9 +97,10 @@ impl Session {
             }
             None => {
                 if got {
+                    let name = lock_name(&claim.key);
                     lease.link(&claim.key).post(format!("DO RELEASE_LOCK({name})"));
                 }
-                self.holds().remove(&claim.key);
+                self.released(&claim.key, claim.owner);
                 Ok(None)
             }
         }

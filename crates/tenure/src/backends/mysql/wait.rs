@@ -151,8 +151,8 @@ async fn run(waits: Arc<Waits>, ways: Ways) {
         tokio::select! {
             () = waits.rung.notified() => pace.begin(),
             () = tokio::time::sleep(pause) => {}
-            // A bell that is up hears of everything that happened since the claim was asked for; and
-            // the core asks again when the lease ends that it was told of.
+            // A bell that is up hears of everything that happened since the claim was asked for;
+            // and the core asks again when the lease ends that it was told of.
             () = waits.changed.notified() => {
                 pace.begin();
                 if bell.as_ref().is_some_and(Bell::is_up) {
