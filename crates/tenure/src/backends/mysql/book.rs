@@ -90,24 +90,39 @@ impl Book {
     /// Takes, or takes or refreshes a place in the queue; gives the lock to the first living waiter
     /// if it is free.
     pub(super) fn ask(&self, claim: &Claim, bell: &str) -> String {
+        let (waiter, key) = (self.waiter, hex(claim.key.as_str()));
+        format!(
+            "{queue}DELETE FROM {waiter} WHERE k={key} AND {over};{hand}{state};COMMIT",
+            queue = self.queue_up(claim, bell),
+            over = self.over(waiter),
+            hand = self.hand_over(&key),
+            state = self.state(claim, "@tenure_handed"),
+        )
+    }
+
+    /// Takes or refreshes a place behind others, where a release will hand over: if the state then
+    /// says that the lock is free, [`ask`](Book::ask) has to follow.
+    pub(super) fn ask_behind(&self, claim: &Claim, bell: &str) -> String {
+        format!("{}{};COMMIT", self.queue_up(claim, bell), self.state(claim, "0"))
+    }
+
+    /// Begins a transaction, locks the row of the key, which may have to be made, refreshes the
+    /// claim if it holds, and else puts it into the queue. `queued` may be too high for a while; it
+    /// is counted again at every hand-over.
+    fn queue_up(&self, claim: &Claim, bell: &str) -> String {
         let (lease, waiter, over) = (self.lease, self.waiter, self.over(self.lease));
-        let w_over = self.over(waiter);
         let Literals { key, owner, until, note } = Literals::of(claim);
         format!(
             "START TRANSACTION;\
              INSERT INTO {lease} (k,owner,token,until,since,note,home,bell) \
              SELECT {key},'',n,'1970-01-02','1970-01-02','','','' FROM tenure_floor WHERE id=1 \
-             LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE \
+             LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE queued=queued+1,\
              bell=IF({lease}.owner={owner} AND NOT {over},'{bell}',{lease}.bell),\
              until=IF({lease}.owner={owner} AND NOT {over},{until},{lease}.until);\
              INSERT INTO {waiter} (k,owner,until,since,note,home,bell) \
              SELECT k,{owner},{until},{NOW},{note},{HOME},'{bell}' FROM {lease} \
              WHERE k={key} AND NOT (owner={owner} AND NOT {over}) \
-             ON DUPLICATE KEY UPDATE until=VALUES(until),home=VALUES(home),bell=VALUES(bell);\
-             DELETE FROM {waiter} WHERE k={key} AND {w_over};\
-             {hand}{state};COMMIT",
-            hand = self.hand_over(&key),
-            state = self.state(claim, "@tenure_handed"),
+             ON DUPLICATE KEY UPDATE until=VALUES(until),home=VALUES(home),bell=VALUES(bell);"
         )
     }
 

@@ -95,29 +95,39 @@ impl Lease {
     /// Takes the key, or says who has it; with `waits` leaves a place in the queue.
     pub(super) async fn take(&self, claim: &Claim) -> Result<(Attempt<FencingToken>, Ring)> {
         let (link, limit) = (self.link(&claim.key), limit(claim.ttl));
-        let sql = match claim.waits {
-            true => {
-                self.standings().entry(claim.owner).or_insert(Standing::Queued(0));
-                self.book.ask(claim, &self.bell)
+        let mut sql = self.book.take(claim, &self.bell);
+        if claim.waits {
+            self.standings().entry(claim.owner).or_insert(Standing::Queued(0));
+            sql = self.book.ask(claim, &self.bell);
+            if self.is_crowded(&claim.key) {
+                let behind = self.book.ask_behind(claim, &self.bell);
+                let answer = link.ask(behind, limit).await?;
+                let state = answer.last().map(State::read).transpose()?;
+                if let Some(state) = state.filter(|state| !state.over) {
+                    return Ok(self.outcome(claim, state));
+                }
             }
-            false => self.book.take(claim, &self.bell),
-        };
+        }
         let answer = link.ask(sql, limit).await?;
-        let Some(row) = answer.last() else {
-            return Ok((Attempt::Busy(Busy::new(claim.key.clone())), Ring::Nobody));
-        };
-        let state = State::read(row)?;
+        Ok(match answer.last() {
+            Some(row) => self.outcome(claim, State::read(row)?),
+            None => (Attempt::Busy(Busy::new(claim.key.clone())), Ring::Nobody),
+        })
+    }
+
+    /// Takes down what an ask found.
+    fn outcome(&self, claim: &Claim, state: State) -> (Attempt<FencingToken>, Ring) {
         match state.granted(claim) {
             Some(token) => {
                 self.is_held(&claim.key, claim.owner, state.queued);
-                Ok((Attempt::Granted(token), Ring::Nobody))
+                (Attempt::Granted(token), Ring::Nobody)
             }
             None => {
                 let busy = state.busy(claim);
                 if let Some(ahead) = busy.ahead {
                     self.standings().insert(claim.owner, Standing::Queued(ahead));
                 }
-                Ok((Attempt::Busy(busy), self.ring(&state)))
+                (Attempt::Busy(busy), self.ring(&state))
             }
         }
     }

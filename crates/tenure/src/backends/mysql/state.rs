@@ -19,9 +19,10 @@ pub(super) struct State {
     token: u64,
     left: i64,
     held_for: i64,
-    over: bool,
+    /// Whether nobody holds.
+    pub(super) over: bool,
     note: String,
-    /// How many wait.
+    /// How many wait; not 0 if anybody does.
     pub(super) queued: u64,
     /// The bell of the owner.
     pub(super) bell: String,
