@@ -237,14 +237,17 @@ pub(super) async fn open(recipe: &Recipe) -> Result<Open> {
 /// Ends the connection that holds a named lock of ours; returns when the server has forgotten it.
 pub(super) async fn end(conn: &mut Conn, name: &str) -> Result<()> {
     let look = format!("SELECT IS_USED_LOCK('{name}')");
+    let mut pause = Duration::from_millis(1);
     loop {
         let id: Option<Option<u64>> = conn.query_first(&*look).await.map_err(fault::from_mysql)?;
         let Some(id) = id.flatten() else { return Ok(()) };
         match conn.query_drop(format!("KILL {id}")).await {
             Err(error) if fault::is_fatal(&error) => return Err(fault::from_mysql(error)),
             // It may have ended in between.
-            Ok(()) | Err(_) => tokio::time::sleep(Duration::from_millis(2)).await,
+            Ok(()) | Err(_) => tokio::time::sleep(pause).await,
         }
+        // One that waits for the disk takes its time.
+        pause = (pause * 2).min(Duration::from_millis(100));
     }
 }
 
