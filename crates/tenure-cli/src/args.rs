@@ -157,6 +157,8 @@ pub(crate) struct Schema {
 /// A kind of database.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum Dialect {
+    /// MySQL and MariaDB
+    Mysql,
     /// PostgreSQL
     Postgres,
 }

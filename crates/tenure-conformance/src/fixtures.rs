@@ -9,6 +9,7 @@ use tenure::Config;
 use tenure::backend::Backend;
 use tenure::backends::Memory;
 use tenure::layers::{Retry, Timeout};
+use tenure_servers::wire::mysql::Mysql;
 use tenure_servers::{Cluster, Topology};
 
 use crate::bench::Store;
@@ -33,6 +34,9 @@ pub fn all() -> Vec<Fixture> {
         Fixture { name: "postgres", start: || Box::pin(postgres("lease")) },
         Fixture { name: "postgres-session", start: || Box::pin(postgres("session")) },
         Fixture { name: "postgres-row", start: || Box::pin(postgres("row")) },
+        Fixture { name: "mysql", start: || Box::pin(mysql("")) },
+        Fixture { name: "mysql-session", start: || Box::pin(mysql("?mode=session")) },
+        Fixture { name: "mysql-row", start: || Box::pin(mysql("?mode=row&connections=150")) },
         Fixture { name: "sqlite", start: || Box::pin(sqlite()) },
         Fixture { name: "redis", start: || Box::pin(server(Topology::Redis, "")) },
         Fixture {
@@ -102,6 +106,18 @@ async fn postgres(mode: &'static str) -> Result<Store> {
     let started = tokio::task::spawn_blocking(move || server.get_or_init(start)).await?;
     let cluster = started.as_ref().map_err(Clone::clone)?;
     by_url(format!("{}?mode={mode}&rows=110", cluster.url()), ())
+}
+
+/// MariaDB. The cases open more clients at once than a server of its default size lets in, and
+/// change so much that with its small log they would wait for a busy disk.
+async fn mysql(query: &str) -> Result<Store> {
+    let start = || tenure_servers::shared(Topology::Mariadb);
+    let cluster = tokio::task::spawn_blocking(start).await??;
+    let mut admin = Mysql::connect(cluster.node().port())?;
+    admin.query("SET GLOBAL max_connections=1000")?;
+    // Servers before 10.9 cannot change it while they run.
+    admin.query("SET GLOBAL innodb_log_file_size=67108864").ok();
+    by_url(format!("{}{query}", cluster.url()), ())
 }
 
 fn by_url(url: String, keep: impl Send + Sync + 'static) -> Result<Store> {

@@ -7,6 +7,7 @@ use crate::output;
 
 pub(super) fn run(args: &Schema) -> Result<u8, Failure> {
     output::print(match args.dialect {
+        Dialect::Mysql => tenure::backends::mysql::SCHEMA,
         Dialect::Postgres => tenure::backends::postgres::SCHEMA,
     })?;
     Ok(exit::DONE)

@@ -11,6 +11,8 @@ use crate::options::Options;
 pub mod etcd;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]
@@ -26,6 +28,9 @@ pub use etcd::Etcd;
 #[cfg(feature = "memory")]
 #[doc(inline)]
 pub use memory::Memory;
+#[cfg(feature = "mysql")]
+#[doc(inline)]
+pub use mysql::Mysql;
 #[cfg(feature = "postgres")]
 #[doc(inline)]
 pub use postgres::Postgres;
@@ -61,6 +66,7 @@ backends! {
     // module  feature     URL schemes
     etcd       "etcd"      ["etcd"];
     memory     "memory"    ["memory"];
+    mysql      "mysql"     ["mysql"];
     postgres   "postgres"  ["postgres", "postgresql"];
     redis      "redis"     ["redis", "rediss", "redis+unix", "redis+sentinel", "redis+cluster"];
     redlock    "redlock"   ["redlock"];
