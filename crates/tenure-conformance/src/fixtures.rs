@@ -9,6 +9,7 @@ use tenure::Config;
 use tenure::backend::Backend;
 use tenure::backends::Memory;
 use tenure::layers::{Retry, Timeout};
+use tenure_servers::Topology;
 
 use crate::bench::Store;
 use crate::fault::{Faults, Faulty};
@@ -30,6 +31,12 @@ pub fn all() -> Vec<Fixture> {
         Fixture { name: "memory+slow", start: || Box::pin(async { memory(slow) }) },
         Fixture { name: "memory+flaky", start: || Box::pin(async { memory(flaky) }) },
         Fixture { name: "sqlite", start: || Box::pin(sqlite()) },
+        Fixture { name: "zookeeper", start: || Box::pin(zookeeper(Topology::Zookeeper, "")) },
+        Fixture {
+            name: "zookeeper-ephemeral",
+            start: || Box::pin(zookeeper(Topology::Zookeeper, "&layout=ephemeral")),
+        },
+        Fixture { name: "zookeeper3", start: || Box::pin(zookeeper(Topology::Zookeeper3, "")) },
     ]
 }
 
@@ -65,6 +72,13 @@ async fn sqlite() -> Result<Store> {
     let folder = tempfile::tempdir()?;
     let url = format!("sqlite://{}/locks.db", folder.path().display());
     by_url(url, folder)
+}
+
+/// The session is short, so that cases which wait for its end take seconds.
+async fn zookeeper(topology: Topology, more: &str) -> Result<Store> {
+    let cluster = tokio::task::spawn_blocking(move || tenure_servers::shared(topology)).await??;
+    let folder = if more.is_empty() { "queue" } else { "ephemeral" };
+    by_url(format!("{}/{folder}?session=3s{more}", cluster.url()), ())
 }
 
 fn by_url(url: String, keep: impl Send + Sync + 'static) -> Result<Store> {

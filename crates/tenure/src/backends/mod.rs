@@ -33,9 +33,10 @@ macro_rules! backends {
     };
 }
 backends! {
-    // module  type    feature   URL schemes
-    memory     Memory  "memory"  ["memory"];
-    sqlite     Sqlite  "sqlite"  ["sqlite"];
+    // module  type       feature      URL schemes
+    memory     Memory     "memory"     ["memory"];
+    sqlite     Sqlite     "sqlite"     ["sqlite"];
+    zookeeper  Zookeeper  "zookeeper"  ["zk"];
 }
 
 #[allow(dead_code, reason = "used only where a backend is left out of the build")]
