@@ -35,6 +35,11 @@ macro_rules! backends {
 backends! {
     // module  type    feature   URL schemes
     memory     Memory  "memory"  ["memory"];
+    redis      Redis   "redis"   [
+        "redis", "rediss", "redis+unix",
+        "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"
+    ];
+    redlock    Redlock "redis"   ["redlock"];
     sqlite     Sqlite  "sqlite"  ["sqlite"];
 }
 
