@@ -94,6 +94,7 @@ fn code_faults(name: &str, text: &str) -> Vec<String> {
     }
     faults.extend(direction_faults(name, module, code));
     faults.extend(cancel_faults(name, code));
+    faults.extend(example_faults(name, code));
     faults
 }
 
@@ -191,6 +192,27 @@ fn cancel_faults(name: &str, code: &str) -> Vec<String> {
     faults
 }
 
+/// Every public type has an example.
+fn example_faults(name: &str, code: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut docs = String::new();
+    for line in code.lines() {
+        if line.starts_with("///") {
+            docs.push_str(line);
+            continue;
+        }
+        if line.starts_with("#[") {
+            continue;
+        }
+        let types = ["pub struct ", "pub enum ", "pub trait "];
+        if types.iter().any(|word| line.starts_with(word)) && !docs.contains("```") {
+            faults.push(format!("{name}: no example: {line}"));
+        }
+        docs.clear();
+    }
+    faults
+}
+
 /// Every backend has its page, its feature and its fixture.
 fn backend_faults(root: &Path) -> Vec<String> {
     let table = read(&root.join("crates/tenure/src/backends/mod.rs"));
@@ -270,6 +292,7 @@ mod tests {
             ("crates/tenure/src/x.rs", "//! x\nfn f() { a.unwrap() }\n", "`.unwrap()`"),
             ("crates/tenure/src/guard.rs", "//! x\nuse crate::acquire::x;\n", "stands above"),
             ("crates/tenure/src/x.rs", "//! x\npub async fn f() {}\n", "Cancel safety"),
+            ("crates/tenure/src/x.rs", "//! x\n/// Y.\npub struct Y;\n", "no example"),
             ("crates/tenure/src/x.rs", "//! x\npub fn f()\n  -> impl Future {}\n", "Cancel safety"),
         ] {
             let mut faults = text_faults(name, text);

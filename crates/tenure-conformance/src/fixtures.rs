@@ -31,12 +31,36 @@ pub fn all() -> Vec<Fixture> {
         Fixture { name: "memory+slow", start: || Box::pin(async { memory(slow) }) },
         Fixture { name: "memory+flaky", start: || Box::pin(async { memory(flaky) }) },
         Fixture { name: "sqlite", start: || Box::pin(sqlite()) },
-        Fixture { name: "zookeeper", start: || Box::pin(zookeeper(Topology::Zookeeper, "")) },
+        Fixture { name: "redis", start: || Box::pin(server(Topology::Redis, "")) },
+        Fixture {
+            name: "redis-barging",
+            start: || Box::pin(server(Topology::Redis, "order=barging")),
+        },
+        Fixture { name: "redis-cluster", start: || Box::pin(server(Topology::RedisCluster, "")) },
+        Fixture {
+            name: "redis-plain",
+            start: || Box::pin(server(Topology::Redis, "layout=plain")),
+        },
+        Fixture {
+            name: "redis-sentinel",
+            start: || Box::pin(server(Topology::RedisSentinel, "replicas=1")),
+        },
+        Fixture {
+            name: "redlock",
+            start: || Box::pin(server(Topology::Redis5, "nodes=durable&response=500ms")),
+        },
+        Fixture {
+            name: "zookeeper",
+            start: || Box::pin(server(Topology::Zookeeper, "session=3s")),
+        },
         Fixture {
             name: "zookeeper-ephemeral",
-            start: || Box::pin(zookeeper(Topology::Zookeeper, "&layout=ephemeral")),
+            start: || Box::pin(server(Topology::Zookeeper, "session=3s&layout=ephemeral")),
         },
-        Fixture { name: "zookeeper3", start: || Box::pin(zookeeper(Topology::Zookeeper3, "")) },
+        Fixture {
+            name: "zookeeper3",
+            start: || Box::pin(server(Topology::Zookeeper3, "session=3s")),
+        },
     ]
 }
 
@@ -74,11 +98,10 @@ async fn sqlite() -> Result<Store> {
     by_url(url, folder)
 }
 
-/// The session is short, so that cases which wait for its end take seconds.
-async fn zookeeper(topology: Topology, more: &str) -> Result<Store> {
+/// A real server, one for all cases of this process: their keys keep them apart.
+async fn server(topology: Topology, options: &'static str) -> Result<Store> {
     let cluster = tokio::task::spawn_blocking(move || tenure_servers::shared(topology)).await??;
-    let folder = if more.is_empty() { "queue" } else { "ephemeral" };
-    by_url(format!("{}/{folder}?session=3s{more}", cluster.url()), ())
+    by_url(format!("{}?{options}", cluster.url()), ())
 }
 
 fn by_url(url: String, keep: impl Send + Sync + 'static) -> Result<Store> {

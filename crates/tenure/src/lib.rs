@@ -48,6 +48,9 @@
 //! |---|---|---|---|
 //! | `memory:` | first come first served | strict | one process |
 //! | `sqlite:` | first come first served | strict | one machine |
+//! | `redis://` | first come first served, or any | strict | network |
+//! | `redis+sentinel://`, `redis+cluster://` | the same | best effort | network |
+//! | `redlock://` | any | strict | network |
 //!
 //! [`Client::info`] says the same in code. Leases are 30 s and renewed every third of that by
 //! default; see [`Config`] for the options that every URL takes.
@@ -64,8 +67,9 @@
 //!
 //! # Cargo features
 //!
-//! One for each server (`memory`, the only default, and `sqlite`) and `serde` for [`Config`],
-//! [`Key`] and [`FencingToken`] in configuration files and messages. A feature only adds.
+//! One for each server (`memory`, the only default, `sqlite` and `redis`), `tls` for encrypted
+//! connections, and `serde` for [`Config`], [`Key`] and [`FencingToken`] in configuration files and
+//! messages. A feature only adds.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
@@ -95,6 +99,8 @@ mod reentrant;
 #[cfg(feature = "serde")]
 mod serde;
 mod shared;
+#[cfg(feature = "tls")]
+mod tls;
 mod token;
 
 pub use backend::Backend;
@@ -108,7 +114,7 @@ pub use key::Key;
 pub use lease::Lease;
 pub use lock::Lock;
 pub use observe::Event;
-pub use options::{Options, duration};
+pub use options::duration;
 pub use reentrant::Reentrant;
 pub use token::FencingToken;
 

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// A parsed URL, `scheme://user:password@hosts/path?option=value`, from which a backend takes what
 /// it understands. `Debug` shows scheme and hosts only.
 #[derive(Clone)]
-pub struct Options {
+pub(crate) struct Options {
     scheme: String,
     user: Option<String>,
     password: Option<String>,
@@ -20,6 +20,7 @@ pub struct Options {
     known: Vec<&'static str>,
 }
 
+#[allow(dead_code, reason = "which of these are used depends on the backends that are built")]
 impl Options {
     /// Takes a URL apart.
     pub(crate) fn parse(url: &str) -> Result<Options> {
@@ -59,17 +60,17 @@ impl Options {
     }
 
     /// The scheme, in lower case.
-    pub fn scheme(&self) -> &str {
+    pub(crate) fn scheme(&self) -> &str {
         &self.scheme
     }
 
     /// The user in front of the host.
-    pub fn user(&self) -> Option<&str> {
+    pub(crate) fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
 
     /// The password in front of the host, from `password_file` or from the code.
-    pub fn password(&self) -> Option<&str> {
+    pub(crate) fn password(&self) -> Option<&str> {
         self.password.as_deref()
     }
 
@@ -78,7 +79,7 @@ impl Options {
     }
 
     /// What stands between `//` and the path, without the login: `None` if there is no `//`.
-    pub fn authority(&self) -> Option<&str> {
+    pub(crate) fn authority(&self) -> Option<&str> {
         self.authority.as_deref()
     }
 
@@ -87,19 +88,19 @@ impl Options {
     /// # Errors
     ///
     /// `Invalid` if a port is not a number.
-    pub fn hosts(&self, default_port: u16) -> Result<Vec<(String, u16)>> {
+    pub(crate) fn hosts(&self, default_port: u16) -> Result<Vec<(String, u16)>> {
         let list = self.authority.as_deref().unwrap_or("");
         let list = if list.is_empty() { "127.0.0.1" } else { list };
         list.split(',').map(|host| split_port(host, default_port)).collect()
     }
 
     /// The path, percent-decoded. It belongs to the server: a file, a database, a chroot.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
     /// Takes an option as text.
-    pub fn take(&mut self, name: &'static str) -> Option<String> {
+    pub(crate) fn take(&mut self, name: &'static str) -> Option<String> {
         self.known.push(name);
         let at = self.query.iter().position(|(known, _)| known == name)?;
         Some(self.query.remove(at).1)
@@ -110,7 +111,7 @@ impl Options {
     /// # Errors
     ///
     /// `Invalid` if it is not one.
-    pub fn take_duration(&mut self, name: &'static str) -> Result<Option<Duration>> {
+    pub(crate) fn take_duration(&mut self, name: &'static str) -> Result<Option<Duration>> {
         let Some(text) = self.take(name) else { return Ok(None) };
         let named = |error: Error| invalid(format!("option `{name}`: {error}"));
         duration(&text).map(Some).map_err(named)
@@ -121,7 +122,7 @@ impl Options {
     /// # Errors
     ///
     /// `Invalid` if it is none of them.
-    pub fn take_word(
+    pub(crate) fn take_word(
         &mut self,
         name: &'static str,
         words: &[&'static str],
@@ -139,7 +140,7 @@ impl Options {
     /// # Errors
     ///
     /// `Invalid`, with the name of the first such option and the names that are known.
-    pub fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         let Some((name, _)) = self.query.first() else { return Ok(()) };
         self.known.sort_unstable();
         Err(invalid(format!(

@@ -33,10 +33,15 @@ macro_rules! backends {
     };
 }
 backends! {
-    // module  type       feature      URL schemes
-    memory     Memory     "memory"     ["memory"];
-    sqlite     Sqlite     "sqlite"     ["sqlite"];
-    zookeeper  Zookeeper  "zookeeper"  ["zk"];
+    // module  type    feature   URL schemes
+    memory     Memory  "memory"  ["memory"];
+    redis      Redis   "redis"   [
+        "redis", "rediss", "redis+unix",
+        "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"
+    ];
+    redlock    Redlock "redis"   ["redlock"];
+    sqlite     Sqlite  "sqlite"  ["sqlite"];
+    zookeeper  Zookeeper "zookeeper" ["zk"];
 }
 
 #[allow(dead_code, reason = "used only where a backend is left out of the build")]

@@ -1,6 +1,5 @@
 //! The beacon: a file on which a living session holds a lock of the kernel. It ends with the last
-//! process that has it open, also by `kill -9`, so that nobody has to wait for the lease of the
-//! dead.
+//! process that has it open, also by `kill -9`, so that nobody waits for the lease of the dead.
 //!
 //! A beacon only speeds things up. What is not *known* dead lives until its lease ends.
 
@@ -112,8 +111,7 @@ impl Dead {
 pub(super) fn probe(place: &Place, session: Session) -> Option<Dead> {
     let path = session.beacon(place);
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let dark =
-        OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(&path).ok()?;
+    let dark = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(&path).ok()?;
     flock(&dark, FlockOperation::NonBlockingLockShared).ok()?;
     Some(Dead { session, path, _dark: dark })
 }

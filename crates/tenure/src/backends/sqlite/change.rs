@@ -117,10 +117,10 @@ impl Change<'_> {
     fn queue_up(&mut self, claim: &Claim, session: Session) -> Result<u32, Stop> {
         let (key, ttl) = (claim.key.as_str(), millis(claim.ttl));
         let owner = owner_bytes(claim.owner);
-        let mine = self.conn.prepare_cached(REFRESH)?.query_row(
-            (key, &owner[..], ttl, self.now + ttl, self.now),
-            |row| row.get(0),
-        );
+        let mine = self
+            .conn
+            .prepare_cached(REFRESH)?
+            .query_row((key, &owner[..], ttl, self.now + ttl, self.now), |row| row.get(0));
         let place = match mine.optional()? {
             Some(place) => place,
             None => {
@@ -237,12 +237,7 @@ impl Change<'_> {
 }
 
 /// How many living waiters are before a place.
-pub(super) fn ahead(
-    conn: &Connection,
-    key: &str,
-    place: i64,
-    now: i64,
-) -> rusqlite::Result<u32> {
+pub(super) fn ahead(conn: &Connection, key: &str, place: i64, now: i64) -> rusqlite::Result<u32> {
     conn.prepare_cached(AHEAD)?.query_row((key, place, now), |row| row.get(0))
 }
 

@@ -38,8 +38,8 @@ fn writer(locks: &str, file: &str) -> Option<u32> {
         let mut fields = line.split_whitespace().skip(3);
         let (kind, pid, of) = (fields.next()?, fields.next()?, fields.next()?);
         let (start, end) = (fields.next()?.parse::<u64>().ok()?, fields.next()?);
-        let reaches = end.parse().map_or(end == "EOF", |end| WRITE_LOCK <= end);
-        let covers = start <= WRITE_LOCK && reaches;
+        let covers =
+            start <= WRITE_LOCK && end.parse().map_or(end == "EOF", |end| WRITE_LOCK <= end);
         (kind == "WRITE" && of == file && covers).then(|| pid.parse().ok()).flatten()
     })
 }

@@ -68,6 +68,8 @@ pub(super) fn from_sqlite(place: &Place, error: rusqlite::Error) -> Error {
             "`{shown}` is damaged; no lock is granted from it. With no holder running, move it away"
         )),
         ErrorCode::DiskFull => unavailable(no_space(&place.folder)),
+        // The index of the log could not grow.
+        _ if failure.extended_code == IOERR_SHMSIZE => unavailable(no_space(&place.folder)),
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied => {
             Error::new(ErrorKind::Denied, denied(&place.folder))
         }
@@ -102,6 +104,9 @@ fn cannot_open(place: &Place) -> Error {
         }
     }
 }
+
+/// `SQLITE_IOERR_SHMSIZE`
+const IOERR_SHMSIZE: i32 = 4874;
 
 /// `SQLITE_IOERR_SHORT_READ`: the log says that there are pages which the file does not have.
 const IOERR_SHORT_READ: i32 = 522;

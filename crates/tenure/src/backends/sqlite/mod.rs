@@ -54,8 +54,8 @@ pub(crate) async fn open(options: Options) -> Result<Sqlite> {
 /// # Examples
 ///
 /// ```
-/// # use std::error::Error;
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn Error>> {
+/// # type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result {
 /// use std::time::Duration;
 /// use tenure::backend::{Backend, Claim, Owner};
 /// use tenure::{Attempt, Key, backends::Sqlite};

@@ -237,7 +237,9 @@ fn check_file(file: &Path, facts: &Metadata) -> Result<()> {
     }
     if facts.nlink() > 1 {
         // A second name would get a second log, and would not see who holds what.
-        return Err(invalid(format!("`{shown}` has a second name (hard link); remove one of them")));
+        return Err(invalid(format!(
+            "`{shown}` has a second name (hard link); remove one of them"
+        )));
     }
     if (1..SMALLEST).contains(&facts.len()) {
         // SQLite would take it for an empty database and write over it.
@@ -273,8 +275,7 @@ fn is_foreign(root: bool, owner: u32, mode: u32) -> bool {
 
 #[cfg(target_os = "linux")]
 fn refuse_network(folder: &Path, allow: bool) -> Result<()> {
-    let facts =
-        rustix::fs::statfs(folder).map_err(|errno| fault::from_io(folder, errno.into()))?;
+    let facts = rustix::fs::statfs(folder).map_err(|errno| fault::from_io(folder, errno.into()))?;
     // Magic numbers have 32 bits; on some machines they come sign-extended.
     refuse_file_system(folder, facts.f_type as u32, allow)
 }

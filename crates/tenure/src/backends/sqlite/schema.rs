@@ -93,8 +93,8 @@ fn check_version(place: &Place, version: &Version) -> Result<()> {
     }
     if version.schema > SCHEMA {
         let message = format!(
-            "`{}` was written by a newer tenure (schema {}, this one knows {SCHEMA}); use that, \
-             or name another file with `sqlite:PATH`",
+            "`{}` was written by a newer tenure (schema {}, this one knows {SCHEMA}); use that \
+             one, or name another file with `sqlite:PATH`",
             place.file.display(),
             version.schema
         );
@@ -143,10 +143,7 @@ fn boot_of(conn: &Connection) -> rusqlite::Result<String> {
 /// can have been given out. Looks at everything again, since another process may have done it
 /// meanwhile.
 fn prepare(conn: &Connection, place: &Place, boot: &Boot) -> rusqlite::Result<Result<()>> {
-    let tx = rusqlite::Transaction::new_unchecked(
-        conn,
-        rusqlite::TransactionBehavior::Immediate,
-    )?;
+    let tx = rusqlite::Transaction::new_unchecked(conn, rusqlite::TransactionBehavior::Immediate)?;
     let version = version(&tx)?;
     if let Err(refused) = check_version(place, &version) {
         return Ok(Err(refused));

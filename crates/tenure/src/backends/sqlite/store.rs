@@ -206,11 +206,10 @@ impl Store {
     /// Buries everybody who is dead.
     pub(super) fn sweep(&mut self) {
         let Ok(files) = std::fs::read_dir(&self.place.sessions) else { return };
-        let sessions: Vec<Session> = files
-            .filter_map(|file| Session::of_beacon(file.ok()?.file_name().to_str()?))
-            .collect();
-        let dead = sessions.into_iter().filter_map(|session| self.dead(session));
-        for dead in dead.collect::<Vec<_>>()
+        let sessions: Vec<Session> =
+            files.filter_map(|file| Session::of_beacon(file.ok()?.file_name().to_str()?)).collect();
+        for dead in
+            sessions.into_iter().filter_map(|session| self.dead(session)).collect::<Vec<_>>()
         {
             let _later = self.bury(dead);
         }

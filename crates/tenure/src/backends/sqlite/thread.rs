@@ -44,13 +44,12 @@ impl Handle {
         let (commands, queue) = mpsc::channel();
         let (ending, done) = mpsc::channel::<()>();
         let (ready, opened) = oneshot::channel();
-        let handle =
-            Handle {
-                commands,
-                wake: wake.clone(),
-                last_watch: AtomicU64::new(0),
-                done: done.into(),
-            };
+        let handle = Handle {
+            commands,
+            wake: wake.clone(),
+            last_watch: AtomicU64::new(0),
+            done: done.into(),
+        };
         let run = move || {
             let _ending = ending;
             match Store::open(&settings) {

@@ -119,9 +119,7 @@ impl Store {
         Err(match renewed {
             Renewed::TakenOver => Error::gone(LostReason::TakenOver),
             Renewed::Expired => Error::gone(LostReason::Expired),
-            Renewed::Gone | Renewed::Kept => {
-                Error::new(ErrorKind::Lost, "the lock is not held")
-            }
+            Renewed::Gone | Renewed::Kept => Error::new(ErrorKind::Lost, "the lock is not held"),
         })
     }
 
@@ -173,9 +171,8 @@ impl Store {
 
     /// The holder of a key; if there is none, its first waiter.
     pub(super) fn head(&self, key: &Key) -> Result<Option<Row>> {
-        let read = || {
-            self.conn.prepare_cached(HEAD)?.query_row([key.as_str()], Row::read).optional()
-        };
+        let read =
+            || self.conn.prepare_cached(HEAD)?.query_row([key.as_str()], Row::read).optional();
         read().map_err(|error| self.fault(error))
     }
 

@@ -66,7 +66,10 @@ async fn queue_holding(session: &Session, key: &Key, node: &str) -> Result<Optio
 async fn single_holding(session: &Session, key: &Key, node: &str) -> Result<Option<Holding>> {
     let beside = format!("{node}%");
     let mut children = fresh_children(session, &beside).await?;
-    let Some(holder) = single_holder(session, node).await? else { return Ok(None) };
+    let holder = match read(session, node).await? {
+        Some(record) if record.stat.ephemeral_owner != 0 => record.holder()?,
+        Some(_) | None => return Ok(None),
+    };
     children.retain(|name| name.ends_with(single::WAIT));
     let mut waiters = records(session, &beside, &children).await?;
     waiters.sort_by_key(|record| record.stat.czxid);

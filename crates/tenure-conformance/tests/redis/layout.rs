@@ -1,0 +1,142 @@
+//! What lies on the server, byte by byte.
+
+use anyhow::{Context, Result, ensure};
+use tenure::ErrorKind;
+use tenure_conformance::bench::{soon, until_waiters};
+use tenure_servers::{Cluster, Flavor};
+
+use crate::{LONG, SECOND, cases, connect, number, take, tell, texts, wait_for};
+
+cases! {
+    a_held_lock_is_redissons_hash Redis;
+    a_held_lock_is_a_string_in_the_plain_layout Redis;
+    a_release_leaves_only_the_state_and_that_expires Redis;
+    what_is_not_a_lock_is_an_error_that_says_so Redis;
+    a_database_and_a_password_are_used Redis;
+    valkey_serves Redis |options| options.flavor(Flavor::Valkey);
+    redis_8_serves Redis |options| options.flavor(Flavor::Redis8);
+}
+
+async fn a_held_lock_is_redissons_hash(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let guard = take(&client, "orders/42", LONG).await?;
+    ensure!(texts(node, &["TYPE", "orders/42"])? == ["hash"]);
+    let fields = texts(node, &["HGETALL", "orders/42"])?;
+    ensure!(fields.len() == 2 && fields[1] == "1", "{fields:?}");
+    let (client_id, thread) = fields[0].split_once(':').context("uuid:number")?;
+    ensure!(client_id.len() == 36 && client_id.matches('-').count() == 4, "{client_id}");
+    ensure!(thread.parse::<u64>().is_ok(), "{thread}");
+    let left = number(node, &["PTTL", "orders/42"])?;
+    ensure!((29_000..=30_000).contains(&left), "{left}");
+    let token = texts(node, &["HGET", "tenure:s:{orders/42}", "token"])?;
+    ensure!(token == [guard.token().to_string()], "{token:?} {:?}", guard.token());
+    guard.release().await?;
+    ensure!(number(node, &["EXISTS", "orders/42"])? == 0);
+    Ok(())
+}
+
+async fn a_held_lock_is_a_string_in_the_plain_layout(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "layout=plain").await?, cluster.node());
+    let guard = take(&client, "orders/42", LONG).await?;
+    ensure!(texts(node, &["TYPE", "orders/42"])? == ["string"]);
+    ensure!(texts(node, &["GET", "orders/42"])?[0].len() > 36);
+    ensure!(number(node, &["PTTL", "orders/42"])? > 29_000);
+    guard.release().await?;
+    ensure!(number(node, &["EXISTS", "orders/42"])? == 0);
+    Ok(())
+}
+
+async fn a_release_leaves_only_the_state_and_that_expires(cluster: &Cluster) -> Result<()> {
+    let (one, two) = (connect(cluster, "").await?, connect(cluster, "").await?);
+    for name in ["a", "b", "{c}d", "e}f"] {
+        let guard = take(&one, name, SECOND * 5).await?;
+        let waiter = wait_for(&two, name, SECOND * 5);
+        until_waiters(&one.lock(name), 1).await?;
+        guard.release().await?;
+        soon("the waiter's grant", waiter).await???.release().await?;
+    }
+    let mut keys = texts(cluster.node(), &["KEYS", "*"])?;
+    keys.sort();
+    let own = keys.iter().filter(|key| key.starts_with("tenure:s:")).count();
+    ensure!(keys.len() == 4 && own == 4, "{keys:?}");
+    for key in keys {
+        let left = number(cluster.node(), &["PTTL", &key])?;
+        ensure!((3_500_000..=3_600_000).contains(&left), "{key}: {left}");
+    }
+    Ok(())
+}
+
+async fn what_is_not_a_lock_is_an_error_that_says_so(cluster: &Cluster) -> Result<()> {
+    let node = cluster.node();
+    let hash = connect(cluster, "").await?;
+    let plain = connect(cluster, "layout=plain").await?;
+    tell(node, &["SET", "string", "x", "PX", "60000"])?;
+    tell(node, &["RPUSH", "list", "x"])?;
+    tell(node, &["HSET", "eternal", "x", "1"])?;
+    tell(node, &["HSET", "rwlock", "mode", "read", "x", "1"])?;
+    tell(node, &["PEXPIRE", "rwlock", "60000"])?;
+    for (client, key) in [
+        (&hash, "string"),
+        (&hash, "list"),
+        (&hash, "eternal"),
+        (&hash, "rwlock"),
+        (&plain, "list"),
+    ] {
+        for _ in 0..2 {
+            let error = client.lock(key).try_acquire().await.unwrap_err();
+            ensure!(error.kind() == ErrorKind::Invalid, "{key}: {error:?}");
+            ensure!(error.to_string().contains(key), "{error}");
+        }
+    }
+    let guard = take(&hash, "held", LONG).await?;
+    let error = plain.lock("held").try_acquire().await.unwrap_err();
+    ensure!(error.kind() == ErrorKind::Invalid && error.to_string().contains("layout"), "{error}");
+    ensure!(guard.check().is_ok());
+    guard.release().await?;
+    ensure!(texts(node, &["GET", "string"])? == ["x"], "it was touched");
+    Ok(())
+}
+
+async fn a_database_and_a_password_are_used(cluster: &Cluster) -> Result<()> {
+    let node = cluster.node();
+    let client = tenure::connect(&format!("redis://{}/5", node.address())).await?;
+    let guard = take(&client, "k", LONG).await?;
+    let info = texts(node, &["INFO", "keyspace"])?;
+    ensure!(info[0].contains("db5:") && !info[0].contains("db0:"), "{info:?}");
+    guard.release().await?;
+    // As the page of this backend advises.
+    let rights = "~app/* ~tenure:*app/* &tenure:* &redisson_lock__channel:* +@all -@dangerous";
+    let user = ["ACL", "SETUSER", "app", "on", ">s3cret/"].into_iter().chain(rights.split(' '));
+    tell(node, &user.collect::<Vec<_>>())?;
+    let url = format!("redis://app:s3cret%2F@{}", node.address());
+    let client = tenure::connect(&url).await?;
+    take(&client, "app/k", LONG).await?.release().await?;
+    let error = client.lock("other").try_acquire().await.unwrap_err();
+    ensure!(error.kind() == ErrorKind::Denied, "{error:?}");
+    ensure!(!format!("{client:?} {error:?}").contains("s3cret"));
+    Ok(())
+}
+
+async fn valkey_serves(cluster: &Cluster) -> Result<()> {
+    serves(cluster).await
+}
+
+async fn redis_8_serves(cluster: &Cluster) -> Result<()> {
+    serves(cluster).await
+}
+
+async fn serves(cluster: &Cluster) -> Result<()> {
+    for options in ["", "layout=plain", "order=barging"] {
+        let (one, two) = (connect(cluster, options).await?, connect(cluster, options).await?);
+        let guard = take(&one, "k", LONG).await?;
+        let waiter = wait_for(&two, "k", LONG);
+        until_waiters(&one.lock("k"), 1).await?;
+        let token = guard.token();
+        guard.release().await?;
+        let guard = soon("the waiter's grant", waiter).await???;
+        ensure!(guard.token() > token);
+        ensure!(one.lock("k").evict(guard.token()).await?);
+        soon("the loss", guard.lost()).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! Sentinel and Cluster: who is asked changes, the promises do not.
+
+use anyhow::{Context, Result, ensure};
+use tenure::ErrorKind;
+use tenure_conformance::bench::{soon, until_waiters};
+use tenure_servers::{Cluster, Role, wait_until};
+
+use crate::{LONG, SECOND, cases, connect, take, tell, texts, wait_for};
+
+cases! {
+    a_lock_on_a_replica_survives_a_failover RedisSentinel;
+    a_killed_master_is_replaced_and_the_lock_goes_on RedisSentinel;
+    a_grant_that_no_replica_has_is_undone RedisSentinel;
+    a_slot_that_moved_is_followed RedisCluster;
+    a_restarted_node_of_a_cluster_is_used_again RedisCluster;
+}
+
+async fn a_lock_on_a_replica_survives_a_failover(cluster: &Cluster) -> Result<()> {
+    let (one, two) = (connect(cluster, "replicas=1").await?, connect(cluster, "").await?);
+    let guard = take(&one, "k", SECOND * 20).await?;
+    let waiter = wait_for(&two, "k", SECOND * 20);
+    until_waiters(&one.lock("k"), 1).await?;
+    let old = cluster.leader()?.context("a master")?.name().to_owned();
+    cluster.failover()?;
+    ensure!(cluster.leader()?.context("a master")?.name() != old);
+    ensure!(guard.check().is_ok(), "lost by the failover");
+    let token = guard.token();
+    soon("release", guard.release()).await??;
+    let guard = soon("the waiter's grant", waiter).await???;
+    ensure!(guard.token() > token);
+    guard.release().await?;
+    Ok(())
+}
+
+async fn a_killed_master_is_replaced_and_the_lock_goes_on(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster, "replicas=1").await?;
+    let guard = take(&client, "k", SECOND * 20).await?;
+    let old = cluster.leader()?.context("a master")?;
+    old.kill()?;
+    let new = cluster.wait_leader(|node| node.name() != old.name())?;
+    let renewed = async {
+        // Renewed on the new master: its lease there is whole again.
+        wait_until(SECOND * 15, || match crate::number(new, &["PTTL", "k"]) {
+            Ok(left) if left > 15_000 => Ok(()),
+            other => Err(other),
+        })
+        .map_err(|last| anyhow::anyhow!("not renewed on the new master: {last:?}"))
+    };
+    renewed.await?;
+    ensure!(guard.check().is_ok());
+    guard.release().await?;
+    Ok(())
+}
+
+async fn a_grant_that_no_replica_has_is_undone(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster, "replicas=1&response=400ms").await?;
+    let master = cluster.leader()?.context("a master")?;
+    take(&client, "k", SECOND * 8).await?.release().await?;
+    for node in cluster.members().filter(|node| node.name() != master.name()) {
+        node.pause()?;
+    }
+    let error = client.lock("k").ttl(SECOND * 8).try_acquire().await.unwrap_err();
+    ensure!(error.kind() == ErrorKind::Unavailable, "{error:?}");
+    ensure!(error.to_string().contains("replicas"), "{error}");
+    client.flush().await;
+    ensure!(crate::number(master, &["EXISTS", "k"])? == 0, "it was not undone");
+    for node in cluster.nodes().iter().filter(|node| node.role() == Role::Member) {
+        node.resume()?;
+    }
+    soon("acquire", client.lock("k").acquire()).await??.release().await?;
+    Ok(())
+}
+
+/// An empty slot is given to another master behind the client's back.
+async fn a_slot_that_moved_is_followed(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster, "").await?;
+    client.lock("k").acquire().await?.release().await?;
+    let slot = crate::number(cluster.node(), &["CLUSTER", "KEYSLOT", "moved"])?.to_string();
+    let mut owner = None;
+    for node in cluster.nodes() {
+        let answer = tenure_servers::wire::redis::ask(node.port(), &["GET", "moved"])?;
+        if !format!("{answer:?}").contains("MOVED") {
+            owner = Some(node);
+        }
+    }
+    let owner = owner.context("some node has the slot")?;
+    let heir = cluster.nodes().iter().find(|node| node.name() != owner.name());
+    let heir = heir.context("another node")?;
+    let id = texts(heir, &["CLUSTER", "MYID"])?.concat();
+    for node in [heir, owner] {
+        tell(node, &["CLUSTER", "SETSLOT", &slot, "NODE", &id])?;
+    }
+    let guard = soon("acquire", client.lock("moved").acquire()).await??;
+    ensure!(crate::number(heir, &["EXISTS", "moved"])? == 1);
+    let other = connect(cluster, "").await?;
+    let waiter = wait_for(&other, "moved", LONG);
+    until_waiters(&client.lock("moved"), 1).await?;
+    guard.release().await?;
+    soon("the waiter's grant", waiter).await???.release().await?;
+    Ok(())
+}
+
+async fn a_restarted_node_of_a_cluster_is_used_again(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster, "").await?;
+    let names: Vec<_> = (0..12).map(|number| format!("k{number}")).collect();
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(take(&client, name, SECOND * 20).await?);
+    }
+    let node = cluster.node();
+    node.kill()?;
+    node.restart()?;
+    cluster.wait_ready()?;
+    for guard in guards {
+        soon("release", guard.release()).await??;
+    }
+    let lists = client.list("").await?;
+    ensure!(lists.is_empty(), "{lists:?}");
+    for name in &names {
+        soon("acquire", client.lock(name).acquire()).await??.release().await?;
+    }
+    Ok(())
+}

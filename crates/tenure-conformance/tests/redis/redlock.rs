@@ -1,0 +1,190 @@
+//! Several masters that know nothing of each other.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tenure::{Attempt, Config, ErrorKind};
+use tenure_conformance::bench::soon;
+use tenure_servers::{Cluster, Durability, Options};
+
+use crate::{SECOND, cases, claim, connect, number, take, tell};
+
+cases! {
+    two_dead_nodes_of_five_are_borne Redis5;
+    three_dead_nodes_of_five_are_said_and_recovered_from Redis5;
+    a_node_that_forgot_does_not_make_a_second_holder Redis5 volatile;
+    without_the_rule_a_node_that_forgot_makes_a_second_holder Redis5 volatile;
+    a_clock_that_jumps_on_two_nodes_makes_no_second_holder Redis5 |options| options.clock();
+    a_token_grows_when_a_node_with_a_clock_ahead_comes_and_goes Redis5 |options| options.clock();
+    a_slow_node_does_not_slow_the_others Redis5;
+    what_a_lost_round_took_is_given_back Redis5;
+}
+
+fn volatile(options: Options) -> Options {
+    options.durability(Durability::Memory)
+}
+
+/// Enough for a busy machine; dead nodes refuse at once.
+const DURABLE: &str = "nodes=durable&response=500ms";
+
+async fn two_dead_nodes_of_five_are_borne(cluster: &Cluster) -> Result<()> {
+    let (one, two) = (connect(cluster, DURABLE).await?, connect(cluster, DURABLE).await?);
+    let guard = take(&one, "k", SECOND * 4).await?;
+    cluster.nodes()[0].kill()?;
+    cluster.nodes()[3].kill()?;
+    let lost = tokio::time::timeout(SECOND * 5, guard.lost()).await;
+    ensure!(lost.is_err(), "not renewed: {lost:?}");
+    ensure!(matches!(two.lock("k").try_acquire().await?, Attempt::Busy(_)), "two holders");
+    let token = guard.token();
+    guard.release().await?;
+    let guard = soon("acquire", two.lock("k").acquire()).await??;
+    ensure!(guard.token() > token);
+    guard.release().await?;
+    Ok(())
+}
+
+async fn three_dead_nodes_of_five_are_said_and_recovered_from(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster, DURABLE).await?;
+    let guard = take(&client, "k", SECOND * 20).await?;
+    let token = guard.token();
+    for node in &cluster.nodes()[..3] {
+        node.kill()?;
+    }
+    let error = client.lock("other").ttl(SECOND * 8).try_acquire().await.unwrap_err();
+    ensure!(error.kind() == ErrorKind::Unavailable, "{error:?}");
+    for node in &cluster.nodes()[..3] {
+        node.restart()?;
+    }
+    ensure!(guard.check().is_ok());
+    soon("release", guard.release()).await??;
+    for key in ["k", "other"] {
+        let guard = soon("acquire", client.lock(key).acquire()).await??;
+        ensure!(key == "other" || guard.token() > token);
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+/// One holds on three nodes; one of those restarts empty, and the two that were away come back: they
+/// are a majority that knows nothing. Is there a second holder while the first has its lease?
+///
+/// The first speaks to the backend itself: a client would hear of the restart and look at once.
+async fn forgetting_makes_a_second_holder(cluster: &Cluster, options: &str) -> Result<bool> {
+    let config: Config = format!("{}?{options}", cluster.url()).parse()?;
+    let (one, two) = (config.open().await?, config.open().await?);
+    let lease = SECOND * 15;
+    let (mut first, mut second) = (claim("k")?, claim("k")?);
+    (first.ttl, second.ttl) = (lease, lease);
+    for node in &cluster.nodes()[3..] {
+        tell(node, &["SET", "k", "a-stranger", "PX", "60000"])?;
+    }
+    let granted = async {
+        loop {
+            let start = Instant::now();
+            match one.try_acquire(&first).await {
+                Ok(attempt) => return attempt.granted().map(|_| start).map_err(Into::into),
+                // Nodes that have just been started do not count yet.
+                Err(error) if error.kind() == ErrorKind::Unavailable => {}
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(SECOND / 10).await;
+        }
+    };
+    let start = soon("nodes that count", granted).await??;
+    for node in &cluster.nodes()[3..] {
+        number(node, &["DEL", "k"])?;
+    }
+    cluster.nodes()[2].kill()?;
+    cluster.nodes()[2].restart()?;
+    let attempt = two.try_acquire(&second).await;
+    ensure!(start.elapsed() < lease, "the case took too long");
+    match attempt {
+        Ok(attempt) => Ok(matches!(attempt, Attempt::Granted(_))),
+        Err(error) if error.kind() == ErrorKind::Unavailable => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn a_node_that_forgot_does_not_make_a_second_holder(cluster: &Cluster) -> Result<()> {
+    let options = "longest=15s&response=500ms";
+    let client = connect(cluster, options).await?;
+    let error = client.lock("k").ttl(SECOND * 5).try_acquire().await.unwrap_err();
+    ensure!(error.to_string().contains("0 of 5 nodes count"), "{error}");
+    ensure!(!forgetting_makes_a_second_holder(cluster, options).await?, "two holders");
+    Ok(())
+}
+
+/// Shows that the case above can fail.
+async fn without_the_rule_a_node_that_forgot_makes_a_second_holder(
+    cluster: &Cluster,
+) -> Result<()> {
+    ensure!(forgetting_makes_a_second_holder(cluster, DURABLE).await?, "one holder");
+    Ok(())
+}
+
+async fn a_clock_that_jumps_on_two_nodes_makes_no_second_holder(cluster: &Cluster) -> Result<()> {
+    let (one, two) = (connect(cluster, DURABLE).await?, connect(cluster, DURABLE).await?);
+    let guard = take(&one, "k", SECOND * 10).await?;
+    for node in &cluster.nodes()[..2] {
+        node.shift_clock(3_600_000)?;
+        // Expired there, as the server sees it.
+        ensure!(number(node, &["EXISTS", "k"])? == 0);
+    }
+    ensure!(matches!(two.lock("k").try_acquire().await?, Attempt::Busy(_)), "two holders");
+    let lost = tokio::time::timeout(SECOND * 5, guard.lost()).await;
+    ensure!(lost.is_err(), "not renewed by the other three: {lost:?}");
+    ensure!(matches!(two.lock("k").try_acquire().await?, Attempt::Busy(_)), "two holders");
+    guard.release().await?;
+    Ok(())
+}
+
+/// A node whose clock is ahead gives high tokens; when it is away, the others must not give lower.
+async fn a_token_grows_when_a_node_with_a_clock_ahead_comes_and_goes(
+    cluster: &Cluster,
+) -> Result<()> {
+    let client = connect(cluster, DURABLE).await?;
+    cluster.nodes()[0].shift_clock(1_800_000)?;
+    let mut last = None;
+    for away in [0, 1, 0, 2, 0] {
+        cluster.nodes()[away].pause()?;
+        let guard = soon("acquire", client.lock("k").ttl(SECOND * 4).acquire()).await??;
+        ensure!(Some(guard.token()) > last, "{:?} came after {last:?}", guard.token());
+        last = Some(guard.token());
+        guard.release().await?;
+        cluster.nodes()[away].resume()?;
+    }
+    Ok(())
+}
+
+async fn a_slow_node_does_not_slow_the_others(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster, "nodes=durable&response=100ms").await?;
+    cluster.nodes()[4].pause()?;
+    let start = Instant::now();
+    let guard = soon("acquire", client.lock("k").acquire()).await??;
+    // The node's limit, twice: once to ask it, once to give up on undoing or raising.
+    ensure!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+    guard.release().await?;
+    cluster.nodes()[4].resume()?;
+    Ok(())
+}
+
+/// A stranger holds three nodes: the round is lost, and the two that were won are free again.
+async fn what_a_lost_round_took_is_given_back(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster, DURABLE).await?;
+    for node in &cluster.nodes()[..3] {
+        tell(node, &["SET", "k", "a-stranger", "NX", "PX", "60000"])?;
+    }
+    let Attempt::Busy(_) = client.lock("k").try_acquire().await? else {
+        anyhow::bail!("won against a majority");
+    };
+    client.flush().await;
+    for node in &cluster.nodes()[3..] {
+        ensure!(number(node, &["EXISTS", "k"])? == 0, "left on {}", node.name());
+    }
+    for node in &cluster.nodes()[..3] {
+        number(node, &["DEL", "k"])?;
+    }
+    let guard = client.lock("k").acquire_within(Duration::from_secs(5)).await?;
+    guard.granted().context("it is free")?.release().await?;
+    Ok(())
+}

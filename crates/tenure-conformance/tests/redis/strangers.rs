@@ -1,0 +1,184 @@
+//! Redisson and the string locks on the same keys, played by their own commands.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tenure::Attempt;
+use tenure_conformance::bench::{soon, until_waiters};
+use tenure_servers::wire::redis::{Redis, Value};
+use tenure_servers::{Cluster, Node};
+
+use crate::{LONG, SECOND, cases, connect, number, take, tell, wait_for};
+
+cases! {
+    redisson_and_we_exclude_each_other Redis;
+    a_release_by_redisson_wakes_our_first_waiter Redis;
+    our_release_wakes_redisson Redis;
+    redisson_is_not_starved_by_our_queue Redis;
+    string_locks_and_we_exclude_each_other Redis;
+}
+
+/// The field that Redisson would write.
+const JAVA: &str = "0aa1dbd8-6d52-4b6f-a5d8-0b0d9ab0f6a4:57";
+
+/// RedissonLock.tryLockInnerAsync.
+const LOCK: &str = "if ((redis.call('exists', KEYS[1]) == 0) or \
+     (redis.call('hexists', KEYS[1], ARGV[2]) == 1)) then \
+     redis.call('hincrby', KEYS[1], ARGV[2], 1); \
+     redis.call('pexpire', KEYS[1], ARGV[1]); return nil; end; \
+     return redis.call('pttl', KEYS[1]);";
+
+/// RedissonLock.unlockInnerAsync.
+const UNLOCK: &str = "local val = redis.call('get', KEYS[3]); \
+     if val ~= false then return tonumber(val); end; \
+     if (redis.call('hexists', KEYS[1], ARGV[3]) == 0) then return nil; end; \
+     local counter = redis.call('hincrby', KEYS[1], ARGV[3], -1); \
+     if (counter > 0) then redis.call('pexpire', KEYS[1], ARGV[2]); \
+     redis.call('set', KEYS[3], 0, 'px', ARGV[5]); return 0; \
+     else redis.call('del', KEYS[1]); redis.call(ARGV[4], KEYS[2], ARGV[1]); \
+     redis.call('set', KEYS[3], 1, 'px', ARGV[5]); return 1; end;";
+
+/// Whether Redisson has it now.
+fn java_locks(node: &Node, key: &str) -> Result<bool> {
+    Ok(tell(node, &["EVAL", LOCK, "1", key, "30000", JAVA])? == Value::Nil)
+}
+
+fn java_unlocks(node: &Node, key: &str) -> Result<()> {
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    let latch = format!("redisson_unlock_latch:{{{key}}}:0123456789abcdef0123456789abcdef");
+    let words = ["EVAL", UNLOCK, "3", key, &channel, &latch, "0", "30000", JAVA, "PUBLISH", "1000"];
+    ensure!(tell(node, &words)? == Value::Int(1), "Redisson did not hold it");
+    tell(node, &["DEL", &latch])?;
+    Ok(())
+}
+
+async fn redisson_and_we_exclude_each_other(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    ensure!(java_locks(node, "k")?);
+    let Attempt::Busy(busy) = client.lock("k").try_acquire().await? else {
+        anyhow::bail!("two holders");
+    };
+    let holder = busy.holder.context("it is known")?;
+    ensure!(holder.name == JAVA && holder.token.is_none(), "{holder:?}");
+    ensure!(holder.ttl_left.is_some(), "{holder:?}");
+    java_unlocks(node, "k")?;
+    let guard = take(&client, "k", LONG).await?;
+    ensure!(!java_locks(node, "k")?, "two holders");
+    guard.release().await?;
+    ensure!(java_locks(node, "k")?);
+    Ok(())
+}
+
+/// With a ttl of 30 s the next look without a message would be 3.3 s away.
+async fn a_release_by_redisson_wakes_our_first_waiter(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    for _ in 0..3 {
+        ensure!(java_locks(node, "k")?);
+        let first = wait_for(&client, "k", LONG);
+        until_waiters(&client.lock("k"), 1).await?;
+        let second = wait_for(&client, "k", LONG);
+        until_waiters(&client.lock("k"), 2).await?;
+        until_listeners(node, "k", 1).await?;
+        let start = Instant::now();
+        java_unlocks(node, "k")?;
+        soon("the first waiter's grant", first).await???.release().await?;
+        soon("the second waiter's grant", second).await???.release().await?;
+        ensure!(start.elapsed() < SECOND, "a hand-over took {:?}", start.elapsed());
+        until_listeners(node, "k", 0).await?;
+    }
+    Ok(())
+}
+
+/// Waits until so many listen on Redisson's channel.
+async fn until_listeners(node: &Node, key: &str, count: i64) -> Result<()> {
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    let look = async {
+        loop {
+            let answer = tell(node, &["PUBSUB", "NUMSUB", &channel])?;
+            if answer == Value::List(vec![Value::Text(channel.clone()), Value::Int(count)]) {
+                return anyhow::Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon(&format!("{count} listeners"), look).await?
+}
+
+async fn our_release_wakes_redisson(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let guard = take(&client, "k", LONG).await?;
+    let mut java = Redis::connect(node.port())?;
+    java.command(&["SUBSCRIBE", "redisson_lock__channel:{k}"])?;
+    guard.release().await?;
+    // The client of this crate reads the message as the answer to whatever it asks next.
+    let message = java.command(&["PING"])?;
+    let expected = ["message", "redisson_lock__channel:{k}", "0"].map(|t| Value::Text(t.into()));
+    ensure!(message == Value::List(expected.to_vec()), "{message:?}");
+    ensure!(java_locks(node, "k")?);
+    Ok(())
+}
+
+/// Four of ours pass the lock on without a pause; one of Redisson's waits as Redisson does: it tries,
+/// listens, and tries again with each message.
+async fn redisson_is_not_starved_by_our_queue(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let (lock, done) = (client.lock("k").ttl(SECOND * 5), done.clone());
+        tasks.push(tokio::spawn(async move {
+            let mut rounds = 0;
+            while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                lock.acquire().await?.release().await?;
+                rounds += 1;
+            }
+            anyhow::Ok(rounds)
+        }));
+    }
+    let port = node.port();
+    let java = tokio::task::spawn_blocking(move || -> Result<u32> {
+        let (mut ear, mut mouth) = (Redis::connect(port)?, Redis::connect(port)?);
+        ear.command(&["SUBSCRIBE", "redisson_lock__channel:{k}"])?;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let answer = mouth.command(&["EVAL", LOCK, "1", "k", "30000", JAVA])?;
+            if answer == Value::Nil {
+                return Ok(tries);
+            }
+            // A question whose answer is the next message, or nothing within two seconds.
+            ear.command(&["PING"])?;
+        }
+    });
+    let tries = soon("Redisson's turn", java).await???;
+    done.store(true, std::sync::atomic::Ordering::SeqCst);
+    java_unlocks(node, "k")?;
+    let mut rounds = 0;
+    for task in tasks {
+        rounds += soon("our tasks", task).await???;
+    }
+    ensure!(rounds > 0 && tries > 0, "{rounds} {tries}");
+    Ok(())
+}
+
+async fn string_locks_and_we_exclude_each_other(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "layout=plain").await?, cluster.node());
+    let set = ["SET", "k", "a-random-value", "NX", "PX", "30000"];
+    ensure!(tell(node, &set)? == Value::Text("OK".into()));
+    ensure!(matches!(client.lock("k").try_acquire().await?, Attempt::Busy(_)), "two holders");
+    let waiter = wait_for(&client, "k", LONG);
+    until_waiters(&client.lock("k"), 1).await?;
+    let start = Instant::now();
+    let unlock =
+        "if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[1]) end";
+    ensure!(number(node, &["EVAL", unlock, "1", "k", "a-random-value"])? == 1);
+    let guard = soon("the waiter's grant", waiter).await???;
+    ensure!(start.elapsed() < SECOND, "a hand-over took {:?}", start.elapsed());
+    ensure!(tell(node, &set)? == Value::Nil, "two holders");
+    guard.release().await?;
+    ensure!(tell(node, &set)? == Value::Text("OK".into()));
+    // One without an end is busy, not an error.
+    tell(node, &["PERSIST", "k"])?;
+    ensure!(matches!(client.lock("k").try_acquire().await?, Attempt::Busy(_)), "two holders");
+    Ok(())
+}

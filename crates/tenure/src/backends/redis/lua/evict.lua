@@ -1,0 +1,11 @@
+-- Force-releases exactly the grant with this token and tells its holder.
+local token = ARGV[7]
+local holder, _, wrong = holder_of(name)
+if wrong then return redis.error_reply(wrong) end
+local known = redis.call('HMGET', state, 'token', 'owner', 'row')
+if not holder or known[2] ~= holder or known[1] ~= token then return 0 end
+redis.call('HDEL', state, 'owner', 'note', 'since')
+redis.call('DEL', name)
+tell(holder, 'e', '0', token, 0)
+serve(tonumber(known[3] or 0) or 0, tonumber(token))
+return 1

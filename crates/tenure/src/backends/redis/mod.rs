@@ -1,0 +1,422 @@
+//! Redis and Valkey: one server, the master that sentinels name, or a cluster.
+//!
+//! Read `docs/backends/redis.md` first. Here are the verbs; `lua/` has what they ask the server to
+//! do, `wire` and `dial` the connections, `servers` and `cluster` who is asked, `waiting` and `post`
+//! how a claim hears that it is its turn.
+
+mod answer;
+mod cluster;
+mod dial;
+mod names;
+mod node;
+mod people;
+mod post;
+mod script;
+mod sentinel;
+mod servers;
+mod settings;
+mod waiting;
+mod wire;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use redis::{RedisError, Value};
+
+pub(super) use self::answer::Shown;
+use self::answer::{Refusal, Taken};
+use self::names::Names;
+pub(super) use self::node::nodes;
+use self::post::{Post, Waiting};
+use self::script::{Argument, Call, Scripts, Source};
+use self::servers::Servers;
+use self::settings::{Layout, Place, Settings, Turn};
+use self::wire::Wire;
+use crate::backend::{Backend, Claim, Fencing, Grant, Info, Order, Owner, Scope, Wakeup};
+use crate::claim::{Attempt, Busy, Holding, LostReason};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::options::Options;
+use crate::token::FencingToken;
+
+/// Opens `redis://`, `rediss://`, `redis+unix://`, and with `+sentinel` or `+cluster` several servers.
+pub(crate) async fn open(options: Options) -> Result<Redis> {
+    let redis = Redis::new(Settings::of(options)?, false);
+    redis.greet().await?;
+    Ok(redis)
+}
+
+/// Locks on Redis or Valkey. Opened by URL; see `docs/backends/redis.md` for all of its options.
+///
+/// # Examples
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+/// let locks = tenure::connect("redis://127.0.0.1/0?ttl=10s").await?;
+/// let guard = locks.lock("orders/42").acquire().await?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+pub struct Redis {
+    settings: Settings,
+    servers: Servers,
+    /// With `replicas`, grants wait for replicas on connections of their own, so that nothing else
+    /// waits behind them.
+    synced: Option<Servers>,
+    scripts: Scripts,
+    post: Arc<Post>,
+    /// In a cluster, messages go only to the nodes that have the slot.
+    sharded: AtomicBool,
+    /// The server cannot or will not push to us.
+    polls: AtomicBool,
+}
+
+impl Redis {
+    fn new(settings: Settings, asks_uptime: bool) -> Redis {
+        let post = Arc::new(Post::default());
+        let servers = || Servers::new(&settings, asks_uptime, &post);
+        Redis {
+            servers: servers(),
+            synced: (settings.replicas > 0).then(servers),
+            scripts: Scripts::of(settings.layout),
+            post,
+            settings,
+            sharded: AtomicBool::new(false),
+            polls: AtomicBool::new(false),
+        }
+    }
+
+    /// Proves address and credentials, and finds out how the server can push.
+    async fn greet(&self) -> Result<()> {
+        let wires = self.servers.masters().await?;
+        let Some(wire) = wires.first() else { return Ok(()) };
+        if let Servers::Cluster(_) = self.servers {
+            let probe = redis::cmd("PUBSUB").arg("SHARDNUMSUB").to_owned();
+            self.sharded.store(wire.ask(&probe).await.is_ok(), Ordering::Relaxed);
+        }
+        if !wire.tap.pushes {
+            self.polls.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
+        // Which slot it is in does not matter for what the server permits; a node that does not
+        // have it answers that it moved.
+        let probe = names::inbox_prefix(None) + "probe";
+        match wire.subscribe(&probe, false).await {
+            Err(error) if error.code() == Some("NOPERM") => {
+                self.polls.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => Err(from_redis(error, "redis")),
+            Ok(_heard) => Ok(()),
+        }
+    }
+
+    /// A call about one lock: what all such scripts are given, then this one's own.
+    fn call<'a>(
+        &self,
+        script: &'a Source,
+        names: &Names,
+        owner: &str,
+        own: &[Argument<'_>],
+    ) -> Call<'a> {
+        let sharded = self.sharded.load(Ordering::Relaxed);
+        let grave = names.grave(owner);
+        let keys = [&names.lock, &names.state, &names.queue, &names.places, &grave];
+        let inbox = self.inbox_prefix(&names.lock);
+        let free = self.free_channel(&names.lock);
+        let row_max = match (self.settings.order, self.settings.layout) {
+            (Turn::Barging, _) => -1,
+            (Turn::Fifo, Layout::Redisson) => ROW_MAX,
+            // Strangers poll; nobody can know whether one of them waits.
+            (Turn::Fifo, Layout::Plain) => 0,
+        };
+        let mut arguments = vec![
+            Argument::Text(if sharded { "SPUBLISH" } else { "PUBLISH" }),
+            Argument::Text(&inbox),
+            Argument::Text(&free),
+            Argument::Number(ms(MEMORY)),
+            Argument::Number(row_max),
+            Argument::Number(ms(GRACE)),
+        ];
+        arguments.extend_from_slice(own);
+        script.call(&keys.map(String::as_str), &arguments)
+    }
+
+    async fn take(&self, claim: &Claim) -> Result<Attempt<Grant>> {
+        let (names, owner) = (Names::of(claim.key.as_str()), claim.owner.to_string());
+        let place_lease = if claim.waits { lease(claim.ttl) } else { Duration::ZERO };
+        let note = claim.note.encode();
+        let own = [
+            Argument::Text(&owner),
+            Argument::Number(ms(claim.ttl)),
+            Argument::Number(ms(place_lease)),
+            Argument::Text(&note),
+        ];
+        let call = self.call(&self.scripts.take, &names, &owner, &own);
+        if claim.waits {
+            self.post.open(claim.owner);
+            self.post.looked(claim.owner);
+        }
+        let wire = self.servers.wire(&names.lock).await?;
+        // Whether messages come must be known before the question is asked.
+        let inbox = self.inbox(&names.lock, claim.owner);
+        let heard_by = Some(wire.clone()).filter(|wire| claim.waits && wire.hears(&inbox));
+        let (servers, wire) = match &self.synced {
+            Some(synced) => (synced, synced.wire(&names.lock).await?),
+            None => (&self.servers, wire),
+        };
+        let (answer, wire) = servers.ask_on(wire, &names.lock, &call).await?;
+        match answer::taken(&answer)? {
+            Taken::Granted(token) => {
+                self.replicated(&wire, claim).await?;
+                self.post.close(claim.owner);
+                Ok(Attempt::Granted(Grant::new(token, claim.ttl)))
+            }
+            Taken::Busy(refusal) => Ok(Attempt::Busy(self.busy(claim, refusal, heard_by))),
+            Taken::Withdrawn => {
+                Err(Error::new(ErrorKind::Internal, "this claim was withdrawn; make a new one"))
+            }
+        }
+    }
+
+    fn busy(&self, claim: &Claim, refusal: Refusal, heard_by: Option<Arc<Wire>>) -> Busy {
+        if claim.waits {
+            let behind_stranger = refusal.ahead == Some(0) && refusal.is_strangers();
+            let waiting = Waiting { place: refusal.place, heard_by, behind_stranger };
+            self.post.placed(claim.owner, waiting);
+        }
+        let mut busy = Busy::new(claim.key.clone());
+        busy.retry_after = refusal.again;
+        busy.ahead = refusal.ahead;
+        busy.holder = refusal.holder.map(Box::new);
+        busy
+    }
+
+    /// Makes sure that as many replicas as were asked for have the grant, else undoes it.
+    async fn replicated(&self, wire: &Wire, claim: &Claim) -> Result<()> {
+        let wanted = self.settings.replicas;
+        if wanted == 0 {
+            return Ok(());
+        }
+        let limit = ms(self.settings.limits.response / 2);
+        let answer = wire.ask(redis::cmd("WAIT").arg(wanted).arg(limit)).await;
+        let have = match answer {
+            Ok(Value::Int(have)) => have,
+            Ok(_) => 0,
+            Err(error) => return Err(from_redis(error, "redis")),
+        };
+        if have >= i64::from(wanted) {
+            return Ok(());
+        }
+        let key = &claim.key;
+        self.give_back(claim, Duration::ZERO).await?;
+        let message = format!("{have} of {wanted} replicas have the grant of `{key}`; it is undone");
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+
+    async fn give_back(&self, claim: &Claim, bury: Duration) -> Result<bool> {
+        let (names, owner) = (Names::of(claim.key.as_str()), claim.owner.to_string());
+        let own = [Argument::Text(&owner), Argument::Number(ms(bury))];
+        let call = self.call(&self.scripts.release, &names, &owner, &own);
+        match self.servers.ask(&names.lock, &call).await? {
+            Value::Int(what) => Ok(what == 2),
+            other => Err(answer::odd("release", &other)),
+        }
+    }
+
+    /// Renews claims that one call may carry: in a cluster, those of one slot.
+    async fn renew_together(&self, claims: &[&Claim]) -> Vec<Result<Duration>> {
+        let names: Vec<_> = claims.iter().map(|claim| Names::of(claim.key.as_str())).collect();
+        let owners: Vec<_> = claims.iter().map(|claim| claim.owner.to_string()).collect();
+        let keys: Vec<&str> =
+            names.iter().flat_map(|names| [&*names.lock, &*names.state]).collect();
+        let mut arguments = vec![Argument::Number(ms(MEMORY))];
+        for (claim, owner) in claims.iter().zip(&owners) {
+            arguments.extend([Argument::Text(owner), Argument::Number(ms(claim.ttl))]);
+        }
+        let call = self.scripts.renew.call(&keys, &arguments);
+        let answers = match self.servers.ask(&names[0].lock, &call).await {
+            Ok(Value::Array(answers)) if answers.len() == claims.len() => answers,
+            Ok(other) => return vec![Err(answer::odd("renew", &other)); claims.len()],
+            Err(error) => return vec![Err(error); claims.len()],
+        };
+        let renewed = |(claim, answer): (&&Claim, &Value)| match answer {
+            Value::Int(1) => Ok(claim.ttl),
+            _ if self.post.was_evicted(claim.owner) => Err(Error::gone(LostReason::Evicted)),
+            Value::Int(-2) => Err(Error::gone(LostReason::TakenOver)),
+            _ => Err(Error::new(ErrorKind::Lost, "the lock is not held")),
+        };
+        claims.iter().zip(&answers).map(renewed).collect()
+    }
+
+    fn inbox_prefix(&self, lock: &str) -> String {
+        match self.sharded.load(Ordering::Relaxed) {
+            true => names::inbox_prefix(Some(names::slot(lock))),
+            false => names::inbox_prefix(None),
+        }
+    }
+
+    /// The channel on which a claim hears of its lock.
+    fn inbox(&self, lock: &str, owner: Owner) -> String {
+        let owner = owner.to_string();
+        let client = owner.split(':').next().unwrap_or_default();
+        self.inbox_prefix(lock) + client
+    }
+
+    /// The channel that says that a lock is free and nobody is next; empty if there can be none.
+    fn free_channel(&self, lock: &str) -> String {
+        let channel = match self.settings.layout {
+            Layout::Plain => names::own("f", lock),
+            Layout::Redisson => names::redisson_channel(lock),
+        };
+        let reachable = match self.servers.slot(lock) {
+            Some(slot) => !self.sharded.load(Ordering::Relaxed) || names::slot(&channel) == slot,
+            None => true,
+        };
+        if reachable { channel } else { String::new() }
+    }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis")
+            .field("place", &self.settings.place)
+            .field("layout", &self.settings.layout)
+            .field("polls", &self.polls)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Backend for Redis {
+    fn info(&self) -> Info {
+        let mut info = Info::new("redis");
+        // A failover may lose the last token, and the new master's clock may be behind.
+        info.fencing = match self.settings.place {
+            Place::One(_) => Fencing::Strict,
+            Place::Cluster(_) | Place::Sentinel { .. } => Fencing::BestEffort,
+        };
+        info.order = match self.settings.order {
+            Turn::Barging => Order::Any,
+            Turn::Fifo => Order::Fifo,
+        };
+        info.wakeup = match self.polls.load(Ordering::Relaxed) {
+            true => Wakeup::Poll,
+            false => Wakeup::Push,
+        };
+        info.min_ttl = MIN_TTL;
+        info
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
+        self.take(claim).await
+    }
+
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
+        let mut order: Vec<usize> = (0..claims.len()).collect();
+        let slot = |at: &usize| self.servers.slot(claims[*at].key.as_str());
+        order.sort_by_key(slot);
+        let groups = order.chunk_by(|a, b| slot(a) == slot(b));
+        let calls: Vec<&[usize]> = groups.flat_map(|group| group.chunks(RENEWALS)).collect();
+        let answers = join_all(calls.iter().map(|call| async {
+            let claims: Vec<&Claim> = call.iter().map(|at| &claims[*at]).collect();
+            self.renew_together(&claims).await
+        }));
+        let mut renewed: Vec<_> = order.iter().copied().zip(answers.await.concat()).collect();
+        renewed.sort_by_key(|(at, _)| *at);
+        renewed.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<bool> {
+        self.post.close(claim.owner);
+        let bury = if claim.doubtful { claim.ttl } else { Duration::ZERO };
+        self.give_back(claim, bury).await
+    }
+
+    async fn until_free(&self, claim: &Claim) -> Option<Grant> {
+        self.wait_for_turn(claim).await
+    }
+
+    async fn until_lost(&self, claim: &Claim) {
+        self.wait_for_loss(claim).await;
+    }
+
+    async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
+        self.holdings(scope).await
+    }
+
+    async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
+        let (names, token) = (Names::of(key.as_str()), token.to_string());
+        let call = self.call(&self.scripts.evict, &names, "", &[Argument::Text(&token)]);
+        match self.servers.ask(&names.lock, &call).await? {
+            Value::Int(evicted) => Ok(evicted == 1),
+            other => Err(answer::odd("evict", &other)),
+        }
+    }
+}
+
+/// The lease of a place in the queue, which a hand-over makes the lease of the lock: short, so that a
+/// dead waiter holds nobody up for long.
+fn lease(ttl: Duration) -> Duration {
+    ttl.min(PLACE_LEASE)
+}
+
+fn ms(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// What the client library's error means for the caller. `at` names whom we spoke to about what.
+fn from_redis(error: RedisError, at: &str) -> Error {
+    let code = error.code().unwrap_or_default().to_owned();
+    let text = error.to_string();
+    let (kind, message) = match code.as_str() {
+        "NOAUTH" | "NOPERM" | "WRONGPASS" => (ErrorKind::Denied, format!("{at} refuses us")),
+        "WRONGTYPE" => {
+            let message = "the key holds something else than a lock of this layout";
+            let advice = "choose another key, or `layout=plain` or `layout=redisson` to match";
+            (ErrorKind::Invalid, format!("{at}: {message}; {advice}"))
+        }
+        "NOTALOCK" => {
+            let message = "the key holds a hash that is not a lock; choose another key";
+            (ErrorKind::Invalid, format!("{at}: {message}"))
+        }
+        "OOM" => (ErrorKind::Unavailable, format!("{at} is out of memory and takes no locks")),
+        "ERR" if text.contains("unknown command") => {
+            (ErrorKind::Unsupported, format!("{at} does not know a command that tenure needs"))
+        }
+        "ERR" if text.contains("invalid password") => {
+            (ErrorKind::Denied, format!("{at} refuses us"))
+        }
+        "ERR" if !text.contains("max number of clients") => {
+            (ErrorKind::Internal, format!("{at} answered with an error"))
+        }
+        _ if error.kind() == redis::ErrorKind::AuthenticationFailed => {
+            (ErrorKind::Denied, format!("{at} refuses us"))
+        }
+        _ if text.contains("cargo feature `tls`") => {
+            let message = "an encrypted connection needs the cargo feature `tls` of tenure";
+            return Error::new(ErrorKind::Unsupported, message);
+        }
+        // No answer, or one that says that another may come: loading, read-only, no master, busy.
+        _ => (ErrorKind::Unavailable, format!("no answer from {at}")),
+    };
+    Error::new(kind, format!("{message}: {text}")).with_source(error)
+}
+
+/// A token is remembered for this long after the last lease; when it is forgotten, the server's clock
+/// has long passed it.
+const MEMORY: Duration = Duration::from_secs(60 * 60);
+/// The longest lease of a place in the queue.
+const PLACE_LEASE: Duration = Duration::from_secs(10);
+/// How many of our own waiters are served in a row while one of Redisson's listens.
+const ROW_MAX: i64 = 16;
+/// How long the lock is then left to Redisson: enough for an answer on a local network.
+const GRACE: Duration = Duration::from_millis(5);
+/// A shorter lease could not be renewed over a network.
+const MIN_TTL: Duration = Duration::from_millis(50);
+/// How many renewals one script does: the server is busy for about half a millisecond.
+const RENEWALS: usize = 100;

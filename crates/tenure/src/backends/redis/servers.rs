@@ -1,0 +1,128 @@
+//! Which server has a key, and asking it: one server, or the masters of a cluster.
+
+use std::sync::Arc;
+
+use redis::{RedisError, Value};
+
+use super::cluster::Cluster;
+use super::dial::{Dialer, Target};
+use super::from_redis;
+use super::names;
+use super::post::Post;
+use super::script::Call;
+use super::settings::{Place, Settings};
+use super::wire::{Link, Wire};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The servers that keep the locks.
+#[derive(Debug)]
+pub(super) enum Servers {
+    Cluster(Box<Cluster>),
+    One(Arc<Link>),
+}
+
+impl Servers {
+    pub(super) fn new(settings: &Settings, asks_uptime: bool, post: &Arc<Post>) -> Servers {
+        let dialer = |target| Dialer {
+            target,
+            login: settings.login.clone(),
+            limits: settings.limits,
+            tls: settings.tls.clone(),
+            asks_uptime,
+        };
+        let target = match settings.place.clone() {
+            Place::Cluster(seeds) => {
+                let seed = Target::At(seeds[0].clone());
+                let cluster = Cluster::new(seeds, dialer(seed), post.clone());
+                return Servers::Cluster(Box::new(cluster));
+            }
+            Place::One(address) => Target::At(address),
+            Place::Sentinel { sentinels, master, login } => {
+                Target::Master { sentinels, name: master, login }
+            }
+        };
+        Servers::One(Link::new(dialer(target), post.clone()))
+    }
+
+    /// The slot of a key, where slots matter.
+    pub(super) fn slot(&self, key: &str) -> Option<u16> {
+        match self {
+            Servers::Cluster(_) => Some(names::slot(key)),
+            Servers::One(_) => None,
+        }
+    }
+
+    /// The connection to the server that has this key.
+    pub(super) async fn wire(&self, key: &str) -> Result<Arc<Wire>> {
+        match self {
+            Servers::Cluster(cluster) => cluster.wire(names::slot(key)).await,
+            Servers::One(link) => link.wire().await,
+        }
+    }
+
+    /// The connections to all servers that keep locks.
+    pub(super) async fn masters(&self) -> Result<Vec<Arc<Wire>>> {
+        match self {
+            Servers::Cluster(cluster) => cluster.masters().await,
+            Servers::One(link) => Ok(vec![link.wire().await?]),
+        }
+    }
+
+    /// Runs a script at the server that has this key.
+    pub(super) async fn ask(&self, key: &str, call: &Call<'_>) -> Result<Value> {
+        let wire = self.wire(key).await?;
+        Ok(self.ask_on(wire, key, call).await?.0)
+    }
+
+    /// The same, on this connection first. Also says which one answered.
+    pub(super) async fn ask_on(
+        &self,
+        mut wire: Arc<Wire>,
+        key: &str,
+        call: &Call<'_>,
+    ) -> Result<(Value, Arc<Wire>)> {
+        let (mut command, mut moving) = (call.by_hash(), false);
+        for _ in 0..HOPS {
+            let answer = match moving {
+                true => ask_moving(&wire, &command).await,
+                false => wire.ask(&command).await,
+            };
+            let error = match answer {
+                Ok(answer) => return Ok((answer, wire)),
+                Err(error) => error,
+            };
+            match (self, error.code()) {
+                (_, Some("NOSCRIPT")) => command = call.by_text(),
+                (Servers::Cluster(cluster), Some(code @ ("ASK" | "MOVED"))) => {
+                    moving = code == "ASK";
+                    wire = cluster.redirected(&error).await?;
+                }
+                (Servers::Cluster(cluster), _) => {
+                    cluster.doubt();
+                    return Err(from_redis(error, &at(key)));
+                }
+                (Servers::One(_), _) => return Err(from_redis(error, &at(key))),
+            }
+        }
+        let message = format!("the cluster's nodes do not agree who has `{key}`");
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+}
+
+/// A node answers for a slot that is on its way to it only if it is told to.
+async fn ask_moving(wire: &Wire, command: &redis::Cmd) -> Result<Value, RedisError> {
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("ASKING").add_command(command.clone());
+    match wire.ask_all(&pipeline).await?.pop() {
+        Some(Value::ServerError(error)) => Err(error.into()),
+        Some(answer) => Ok(answer),
+        None => Ok(Value::Nil),
+    }
+}
+
+fn at(key: &str) -> String {
+    format!("redis about `{key}`")
+}
+
+/// How often a question follows a redirection, or a script is sent again.
+const HOPS: usize = 6;

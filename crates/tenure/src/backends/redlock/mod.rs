@@ -1,0 +1,175 @@
+//! Redlock: a lock is held by whoever holds it on most of several masters that know nothing of each
+//! other. See `docs/backends/redlock.md`.
+//!
+//! Beyond the published algorithm: the token is raised on a majority before a grant is handed out, so
+//! that tokens grow from grant to grant; and a node that may have forgotten a lock by a restart does
+//! not count.
+
+mod people;
+mod quorum;
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use self::quorum::{Quorum, Rounds, Votes};
+use super::redis::{Redis, nodes};
+use crate::backend::{Backend, Claim, Grant, Info, Order, Scope};
+use crate::claim::{Attempt, Holding};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::options::Options;
+use crate::token::FencingToken;
+
+/// Opens `redlock://h1,h2,h3,h4,h5`.
+pub(crate) async fn open(mut options: Options) -> Result<Redlock> {
+    let longest = options.take_duration("longest")?.unwrap_or(LONGEST);
+    let forgets = options.take_word("nodes", &["volatile", "durable"])? != Some("durable");
+    let patience = options.take_duration("response")?.unwrap_or(PATIENCE);
+    let nodes = nodes(&mut options)?;
+    options.finish()?;
+    let redlock = Redlock { quorum: Quorum { nodes, patience, longest, forgets }, rounds: Rounds::default() };
+    redlock.quorum.reach().await?;
+    Ok(redlock)
+}
+
+/// Locks on a majority of independent Redis masters. Opened by URL; see `docs/backends/redlock.md`.
+///
+/// # Examples
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+/// let locks = tenure::connect("redlock://a.example,b.example,c.example?longest=30s").await?;
+/// let guard = locks.lock("orders/42").acquire().await?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+pub struct Redlock {
+    quorum: Quorum,
+    /// Under which name a claim is known to the nodes.
+    rounds: Rounds,
+}
+
+impl Redlock {
+    /// One round: ask all, count, raise the token, and undo it all if anything was missing.
+    async fn round(&self, claim: &Claim) -> Result<Attempt<Grant>> {
+        let asked = self.rounds.claim(claim);
+        let votes = self.quorum.take(&asked).await;
+        let Some(token) = votes.token().filter(|_| votes.granted() >= self.quorum.needed()) else {
+            let outcome = votes.outcome(&claim.key, self.quorum.needed());
+            self.undo(claim, &asked, &votes).await;
+            return outcome;
+        };
+        let raised = self.quorum.raise(&asked, token, &votes).await;
+        if raised < self.quorum.needed() {
+            self.start_over(claim, &asked).await;
+            let message = format!("`{}` was won, but its token not raised on a majority", claim.key);
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        // The core counts from before the first question and refuses what is nearly over.
+        Ok(Attempt::Granted(Grant::new(token, valid(claim.ttl))))
+    }
+
+    /// Takes a lost round back.
+    async fn undo(&self, claim: &Claim, asked: &Claim, votes: &Votes) {
+        // An earlier request of the same round may be under way as well.
+        if votes.unsure() || asked.doubtful {
+            self.start_over(claim, asked).await;
+        } else {
+            self.quorum.release_granted(asked, votes).await;
+        }
+    }
+
+    /// A node may still get a late request of this round: it is refused everywhere from now on, and
+    /// the next round is made under another name.
+    async fn start_over(&self, claim: &Claim, asked: &Claim) {
+        let asked = Claim { doubtful: true, ..asked.clone() };
+        drop(self.quorum.release(&asked).await);
+        self.rounds.next(claim.owner);
+    }
+}
+
+impl fmt::Debug for Redlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redlock").field("nodes", &self.quorum.nodes).finish()
+    }
+}
+
+#[async_trait]
+impl Backend for Redlock {
+    fn info(&self) -> Info {
+        let mut info = Info::new("redlock");
+        info.order = Order::Any;
+        info.min_ttl = self.quorum.shortest();
+        if self.quorum.forgets {
+            info.max_ttl = self.quorum.longest;
+        }
+        info
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
+        self.round(claim).await
+    }
+
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
+        let asked: Vec<Claim> = claims.iter().map(|claim| self.rounds.claim(claim)).collect();
+        let renewed = self.quorum.renew(&asked).await;
+        for (claim, answer) in claims.iter().zip(&renewed) {
+            if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost) {
+                self.rounds.end(claim.owner);
+            }
+        }
+        renewed
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<bool> {
+        let released = self.quorum.release(&self.rounds.claim(claim)).await;
+        let held = released.decide(self.quorum.needed(), &claim.key)?;
+        self.rounds.end(claim.owner);
+        Ok(held)
+    }
+
+    /// Most nodes have to say that it is free: the first to say so is alone with it for a moment.
+    async fn until_free(&self, claim: &Claim) -> Option<Grant> {
+        let asked = self.rounds.claim(claim);
+        let mut hints: FuturesUnordered<_> =
+            self.quorum.nodes.iter().map(|node| node.until_free(&asked)).collect();
+        for _ in 0..self.quorum.needed() {
+            hints.next().await;
+        }
+        None
+    }
+
+    async fn until_lost(&self, claim: &Claim) {
+        let asked = self.rounds.claim(claim);
+        let mut hints: FuturesUnordered<_> =
+            self.quorum.nodes.iter().map(|node| node.until_lost(&asked)).collect();
+        hints.next().await;
+    }
+
+    async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
+        let seen = self.quorum.seen(scope).await?;
+        Ok(people::holdings(seen, self.quorum.needed()))
+    }
+
+    async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
+        let seen = self.quorum.seen(Scope::Key(key)).await?;
+        match people::owner_of(seen, key, token, self.quorum.needed()) {
+            Some(owner) => self.quorum.evict(key, token, owner).await,
+            None => Ok(false),
+        }
+    }
+}
+
+/// How long a grant counts: the nodes' clocks may run at slightly different speeds.
+fn valid(ttl: Duration) -> Duration {
+    ttl.saturating_sub(ttl / 100 + Duration::from_millis(2))
+}
+
+/// The longest lease that anybody uses on these nodes, unless the URL says otherwise.
+const LONGEST: Duration = Duration::from_secs(60);
+/// How long to wait for one node: far less than a lease, so that a dead one costs little.
+const PATIENCE: Duration = Duration::from_millis(50);
