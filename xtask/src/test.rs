@@ -65,8 +65,8 @@ fn steps(extent: Extent) -> Vec<Step> {
     steps
 }
 
-/// The library with just this feature. By clippy, whose flags reach only our own crates, so that what
-/// the lints above have checked of the others need not be built again.
+/// The library with just this feature. By clippy, whose flags reach only our own crates, so that
+/// what the lints above have checked of the others need not be built again.
 fn alone(name: &str, feature: Option<&String>) -> Step {
     let mut arguments = vec!["clippy", "--package", "tenure", "--lib", "--no-default-features"];
     arguments.extend(feature.iter().flat_map(|feature| ["--features", feature]));

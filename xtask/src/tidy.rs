@@ -220,14 +220,17 @@ fn backend_faults(root: &Path) -> Vec<String> {
     let features = features();
     let mut faults = Vec::new();
     let rows = table.split("\nbackends! {").nth(1).unwrap_or_default();
-    let rows = rows.split("\n}").next().unwrap_or_default().lines();
-    for row in rows.filter(|row| row.trim_end().ends_with("];")) {
-        let Some(module) = row.split_whitespace().next() else { continue };
+    let rows = rows.split("\n}").next().unwrap_or_default();
+    let rows: String = rows.lines().filter(|line| !line.contains("//")).collect();
+    for row in rows.split(';').filter(|row| !row.trim().is_empty()) {
+        let mut words = row.split_whitespace();
+        let (Some(module), Some(feature)) = (words.next(), words.next()) else { continue };
+        let feature = feature.trim_matches('"');
         if !root.join(format!("docs/backends/{module}.md")).exists() {
             faults.push(format!("backend `{module}` has no page docs/backends/{module}.md"));
         }
-        if !features.iter().any(|feature| feature == module) {
-            faults.push(format!("backend `{module}` has no cargo feature of its name"));
+        if !features.iter().any(|known| known == feature) {
+            faults.push(format!("backend `{module}` has no cargo feature `{feature}`"));
         }
         if !fixtures.contains(&format!("\"{module}")) {
             faults.push(format!("backend `{module}` has no fixture in tenure-conformance"));

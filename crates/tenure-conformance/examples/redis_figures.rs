@@ -15,9 +15,9 @@ async fn main() -> Result<()> {
     let port = one.node().port();
     for round in 1..=3 {
         println!("round {round}");
-        bare(port, 1).await?;
-        bare(port, 64).await?;
         for tasks in [1, 64] {
+            bare(port, tasks).await?;
+            same_scripts(port, tasks).await?;
             cycles(&format!("tenure, {tasks} tasks"), &one.url(), tasks).await?;
             cycles(&format!("tenure plain, {tasks} tasks"), &(one.url() + "?layout=plain"), tasks)
                 .await?;
@@ -47,6 +47,37 @@ async fn bare(port: u16, tasks: usize) -> Result<()> {
             set.arg(&key).arg("x").arg("NX").arg("PX").arg(30_000);
             set.exec_async(&mut connection).await?;
             script.key(&key).arg("x").invoke_async::<()>(&mut connection).await?;
+            Ok(())
+        }
+    })
+    .await
+}
+
+/// What tenure asks of the server, asked by the bare client.
+async fn same_scripts(port: u16, tasks: usize) -> Result<()> {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}?protocol=resp3"))?;
+    let connection = client.get_multiplexed_async_connection().await?;
+    let source = |own: &str| {
+        let layout = include_str!("../../tenure/src/backends/redis/lua/redisson.lua");
+        let common = include_str!("../../tenure/src/backends/redis/lua/common.lua");
+        Arc::new(redis::Script::new(&[layout, common, own].join("\n")))
+    };
+    let take = source(include_str!("../../tenure/src/backends/redis/lua/take.lua"));
+    let release = source(include_str!("../../tenure/src/backends/redis/lua/release.lua"));
+    measure(&format!("same scripts by the bare client, {tasks} tasks"), tasks, |number| {
+        let (mut connection, take, release) = (connection.clone(), take.clone(), release.clone());
+        async move {
+            let (name, owner) = (format!("same{number}"), "0aa1dbd8-6d52-4b6f-a5d8-0b0d9ab0f6a4:1");
+            let own = |kind: &str| format!("tenure:{kind}:{{{name}}}");
+            let channel = format!("redisson_lock__channel:{{{name}}}");
+            let keys = [name.clone(), own("s"), own("q"), own("w"), own("x") + owner];
+            let common = ["PUBLISH", "tenure:c:", &channel, "3600000", "16", "5", owner];
+            let mut call = take.prepare_invoke();
+            call.key(&keys).arg(&common).arg(30_000).arg(10_000).arg("a\tb\t1\t");
+            call.invoke_async::<redis::Value>(&mut connection).await?;
+            let mut call = release.prepare_invoke();
+            call.key(&keys).arg(&common).arg(0);
+            call.invoke_async::<redis::Value>(&mut connection).await?;
             Ok(())
         }
     })

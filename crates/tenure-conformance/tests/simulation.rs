@@ -1,5 +1,6 @@
-//! Seeded schedules of delays, cuts, evictions, cancelled and abandoned asks, on a paused clock. One
-//! checker: nobody believes to hold while somebody else does, tokens grow, nothing is left behind.
+//! Seeded schedules of delays, cuts, evictions, cancelled and abandoned asks, on a paused clock.
+//! One checker: nobody believes to hold while somebody else does, tokens grow, nothing is left
+//! behind.
 //!
 //! `TENURE_SEED=17 cargo test -p tenure-conformance --test simulation` runs one seed again, and
 //! `TENURE_SEEDS=10000` runs more of them.

@@ -1,5 +1,5 @@
-//! Encrypted connections, the same for every backend: rustls with ring, the system's roots or a file
-//! of one's own, and a client certificate if the server wants one.
+//! Encrypted connections, the same for every backend: rustls with ring, the system's roots or a
+//! file of one's own, and a client certificate if the server wants one.
 
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;

@@ -173,7 +173,8 @@ async fn without_any_message_waiters_are_served_within_a_third_of_their_lease(
         let guard = within(ttl, "the waiter's grant", waiter).await???;
         guard.release().await?;
     }
-    ensure!(mute.dropped() >= 3, "{} messages were dropped", mute.dropped());
+    // In the first round the waiter may have been served before it listened.
+    ensure!(mute.dropped() >= 2, "{} messages were dropped", mute.dropped());
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! What lies on the server, byte by byte.
 
 use anyhow::{Context, Result, ensure};
-use tenure::ErrorKind;
+use tenure::{Client, ErrorKind, Grade};
 use tenure_conformance::bench::{soon, until_waiters};
 use tenure_servers::{Cluster, Flavor};
 
@@ -13,6 +13,7 @@ cases! {
     a_release_leaves_only_the_state_and_that_expires Redis;
     what_is_not_a_lock_is_an_error_that_says_so Redis;
     a_database_and_a_password_are_used Redis;
+    an_examination_finds_what_would_bite Redis;
     valkey_serves Redis |options| options.flavor(Flavor::Valkey);
     redis_8_serves Redis |options| options.flavor(Flavor::Redis8);
 }
@@ -114,6 +115,34 @@ async fn a_database_and_a_password_are_used(cluster: &Cluster) -> Result<()> {
     let error = client.lock("other").try_acquire().await.unwrap_err();
     ensure!(error.kind() == ErrorKind::Denied, "{error:?}");
     ensure!(!format!("{client:?} {error:?}").contains("s3cret"));
+    Ok(())
+}
+
+async fn an_examination_finds_what_would_bite(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let grades = async |client: &Client| -> Result<Vec<(String, Grade)>> {
+        let found = client.examine().await?;
+        Ok(found.into_iter().map(|finding| (finding.subject, finding.grade)).collect())
+    };
+    let good = grades(&client).await?;
+    ensure!(good.iter().all(|(_, grade)| *grade == Grade::Good), "{good:?}");
+    ensure!(good.len() >= 8, "{good:?}");
+    for (name, value) in
+        [("maxmemory", "1000000000"), ("maxmemory-policy", "allkeys-lru"), ("appendonly", "no")]
+    {
+        tell(node, &["CONFIG", "SET", name, value])?;
+    }
+    tell(node, &["ACL", "SETUSER", "meek", "on", ">pw", "~*", "+@all", "-@scripting", "&*"])?;
+    let url = format!("redis://meek:pw@{}?replicas=1", node.address());
+    let bad = grades(&tenure::connect(&url).await?).await?;
+    for (subject, grade) in [
+        ("eviction", Grade::Fault),
+        ("persistence", Grade::Warning),
+        ("scripts", Grade::Fault),
+        ("replicas", Grade::Fault),
+    ] {
+        ensure!(bad.contains(&(subject.into(), grade)), "{subject}: {bad:?}");
+    }
     Ok(())
 }
 

@@ -65,8 +65,8 @@ async fn three_dead_nodes_of_five_are_said_and_recovered_from(cluster: &Cluster)
     Ok(())
 }
 
-/// One holds on three nodes; one of those restarts empty, and the two that were away come back: they
-/// are a majority that knows nothing. Is there a second holder while the first has its lease?
+/// One holds on three nodes; one of those restarts empty, and the two that were away come back:
+/// they are a majority that knows nothing. Is there a second holder while the first has its lease?
 ///
 /// The first speaks to the backend itself: a client would hear of the restart and look at once.
 async fn forgetting_makes_a_second_holder(cluster: &Cluster, options: &str) -> Result<bool> {

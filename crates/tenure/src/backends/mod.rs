@@ -1,4 +1,4 @@
-//! The servers. A new one is a file or folder here, one row in the table below, its feature in
+//! The servers. A new one is a file or folder here, two lines and a row below, its feature in
 //! `Cargo.toml`, a fixture in `tenure-conformance` and a page in `docs/backends`.
 
 use std::sync::Arc;
@@ -7,17 +7,36 @@ use crate::backend::Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 
-/// Declares each module under its feature and makes `open`, which finds the backend of a URL.
-macro_rules! backends {
-    ($($module:ident $type:ident $feature:literal [$($scheme:literal),+];)+) => {
-        $(
-            #[cfg(feature = $feature)]
-            pub mod $module;
-            #[cfg(feature = $feature)]
-            #[doc(inline)]
-            pub use $module::$type;
-        )+
+#[cfg(feature = "memory")]
+pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(feature = "redis")]
+pub mod redlock;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
+#[cfg(feature = "memory")]
+#[doc(inline)]
+pub use memory::Memory;
+#[cfg(feature = "redis")]
+#[doc(inline)]
+pub use redis::Redis;
+#[cfg(feature = "redis")]
+#[doc(inline)]
+pub use redlock::Redlock;
+#[cfg(feature = "sqlite")]
+#[doc(inline)]
+pub use sqlite::Sqlite;
+#[cfg(feature = "zookeeper")]
+#[doc(inline)]
+pub use zookeeper::Zookeeper;
+
+/// Makes `open`, which finds the backend of a URL by its scheme.
+macro_rules! backends {
+    ($($module:ident $feature:literal [$($scheme:literal),+];)+) => {
         /// Opens the backend that the URL's scheme names.
         pub(crate) async fn open(options: Options) -> Result<Arc<dyn Backend>> {
             match options.scheme() {
@@ -32,16 +51,15 @@ macro_rules! backends {
         }
     };
 }
+
 backends! {
-    // module  type    feature   URL schemes
-    memory     Memory  "memory"  ["memory"];
-    redis      Redis   "redis"   [
-        "redis", "rediss", "redis+unix",
-        "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"
-    ];
-    redlock    Redlock "redis"   ["redlock"];
-    sqlite     Sqlite  "sqlite"  ["sqlite"];
-    zookeeper  Zookeeper "zookeeper" ["zk"];
+    // module  feature      URL schemes
+    memory     "memory"     ["memory"];
+    redis      "redis"      ["redis", "rediss", "redis+unix", "redis+sentinel", "rediss+sentinel",
+                             "redis+cluster", "rediss+cluster"];
+    redlock    "redis"      ["redlock"];
+    sqlite     "sqlite"     ["sqlite"];
+    zookeeper  "zookeeper"  ["zk"];
 }
 
 #[allow(dead_code, reason = "used only where a backend is left out of the build")]

@@ -138,9 +138,7 @@ impl Dialer {
     async fn stream(&self, address: &Address) -> std::io::Result<Box<dyn Stream>> {
         let (host, tcp) = match address {
             Address::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
-            Address::Tcp(host, port) => {
-                (host, TcpStream::connect((host.as_str(), *port)).await?)
-            }
+            Address::Tcp(host, port) => (host, TcpStream::connect((host.as_str(), *port)).await?),
         };
         tcp.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&tcp, true)?;
@@ -184,8 +182,8 @@ fn knows_no_resp3(error: &redis::RedisError) -> bool {
         || (text.contains("unknown command") && text.contains("hello"))
 }
 
-/// How long the server has been up. It counts whole seconds of its wall clock, so it may be wrong by
-/// one.
+/// How long the server has been up. It counts whole seconds of its wall clock, so it may be wrong
+/// by one.
 async fn uptime(wire: &Wire) -> Result<Uptime> {
     let answer = wire.ask(redis::cmd("INFO").arg("server")).await;
     let answer = answer.map_err(|error| from_redis(error, "redis"))?;

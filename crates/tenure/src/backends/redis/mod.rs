@@ -1,12 +1,13 @@
 //! Redis and Valkey: one server, the master that sentinels name, or a cluster.
 //!
 //! Read `docs/backends/redis.md` first. Here are the verbs; `lua/` has what they ask the server to
-//! do, `wire` and `dial` the connections, `servers` and `cluster` who is asked, `waiting` and `post`
-//! how a claim hears that it is its turn.
+//! do, `wire` and `dial` the connections, `servers` and `cluster` who is asked, `waiting` and
+//! `post` how a claim hears that it is its turn.
 
 mod answer;
 mod cluster;
 mod dial;
+mod examine;
 mod names;
 mod node;
 mod people;
@@ -39,11 +40,13 @@ use self::wire::Wire;
 use crate::backend::{Backend, Claim, Fencing, Grant, Info, Order, Owner, Scope, Wakeup};
 use crate::claim::{Attempt, Busy, Holding, LostReason};
 use crate::error::{Error, ErrorKind, Result};
+use crate::finding::Finding;
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
 
-/// Opens `redis://`, `rediss://`, `redis+unix://`, and with `+sentinel` or `+cluster` several servers.
+/// Opens `redis://`, `rediss://`, `redis+unix://`, and with `+sentinel` or `+cluster` several
+/// servers.
 pub(crate) async fn open(options: Options) -> Result<Redis> {
     let redis = Redis::new(Settings::of(options)?, false);
     redis.greet().await?;
@@ -214,7 +217,8 @@ impl Redis {
         }
         let key = &claim.key;
         self.give_back(claim, Duration::ZERO).await?;
-        let message = format!("{have} of {wanted} replicas have the grant of `{key}`; it is undone");
+        let message =
+            format!("{have} of {wanted} replicas have the grant of `{key}`; it is undone");
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
@@ -357,10 +361,19 @@ impl Backend for Redis {
             other => Err(answer::odd("evict", &other)),
         }
     }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        self.examined().await
+    }
 }
 
-/// The lease of a place in the queue, which a hand-over makes the lease of the lock: short, so that a
-/// dead waiter holds nobody up for long.
+/// The examples of the user's page are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../../docs/backends/redis.md")]
+struct Page;
+
+/// The lease of a place in the queue, which a hand-over makes the lease of the lock: short, so that
+/// a dead waiter holds nobody up for long.
 fn lease(ttl: Duration) -> Duration {
     ttl.min(PLACE_LEASE)
 }
@@ -407,8 +420,8 @@ fn from_redis(error: RedisError, at: &str) -> Error {
     Error::new(kind, format!("{message}: {text}")).with_source(error)
 }
 
-/// A token is remembered for this long after the last lease; when it is forgotten, the server's clock
-/// has long passed it.
+/// A token is remembered for this long after the last lease; when it is forgotten, the server's
+/// clock has long passed it.
 const MEMORY: Duration = Duration::from_secs(60 * 60);
 /// The longest lease of a place in the queue.
 const PLACE_LEASE: Duration = Duration::from_secs(10);

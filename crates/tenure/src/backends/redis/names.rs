@@ -51,7 +51,8 @@ pub(super) fn lock_of<'a>(kind: &str, key: &'a str) -> Option<&'a str> {
 }
 
 /// The channel on which Redisson's waiters are woken. Its rule looks only for a `{`, so that the
-/// channel may lie in another slot than the lock; Redisson itself cannot use such names in a cluster.
+/// channel may lie in another slot than the lock; Redisson itself cannot use such names in a
+/// cluster.
 pub(super) fn redisson_channel(lock: &str) -> String {
     match lock.contains('{') {
         true => format!("redisson_lock__channel:{lock}"),

@@ -21,8 +21,8 @@ impl Redis {
         Ok(shown.into_iter().map(|(key, shown)| shown.holding(key)).collect())
     }
 
-    /// What is held, in the order of keys. Locks that only strangers ever took are found by key, not
-    /// by prefix: nothing of ours lies beside them.
+    /// What is held, in the order of keys. Locks that only strangers ever took are found by key,
+    /// not by prefix: nothing of ours lies beside them.
     pub(super) async fn shown(&self, scope: Scope<'_>) -> Result<BTreeMap<Key, Shown>> {
         let prefix = match scope {
             Scope::Key(key) => {
@@ -65,7 +65,7 @@ impl Redis {
         Ok(())
     }
 
-    fn show(&self, names: &Names) -> Call<'_> {
+    pub(super) fn show(&self, names: &Names) -> Call<'_> {
         let keys = [&*names.lock, &*names.state, &*names.queue, &*names.places];
         self.scripts.show.call(&keys, &[Argument::Number(WAITERS_MAX)])
     }
@@ -78,8 +78,8 @@ async fn known_locks(wire: &Wire, prefix: &str) -> Result<Vec<Key>> {
         let mut scan = redis::cmd("SCAN");
         scan.arg(&cursor).arg("MATCH").arg("tenure:s:*").arg("COUNT").arg(1000);
         let answer = wire.ask(&scan).await.map_err(|error| from_redis(error, "redis"))?;
-        let (next, found): (String, Vec<Vec<u8>>) = redis::from_redis_value(answer)
-            .map_err(|error| from_redis(error.into(), "redis"))?;
+        let (next, found): (String, Vec<Vec<u8>>) =
+            redis::from_redis_value(answer).map_err(|error| from_redis(error.into(), "redis"))?;
         let locks = found.iter().filter_map(|key| std::str::from_utf8(key).ok());
         let locks = locks.filter_map(|key| names::lock_of("s", key));
         let locks = locks.filter(|lock| lock.starts_with(prefix));

@@ -1,7 +1,7 @@
 //! Where the server's messages go: to the claim they name, or to whoever listens on their channel.
 //!
-//! A letter may come before the task that awaits the answer ahead of it runs; so it is kept until it
-//! is read, and read only together with the place that the answer named.
+//! A letter may come before the task that awaits the answer ahead of it runs; so it is kept until
+//! it is read, and read only together with the place that the answer named.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -279,7 +279,8 @@ mod tests {
     #[test]
     fn a_letter_to_an_earlier_place_is_not_believed() {
         let (post, owner) = (Post::default(), Owner::random());
-        let (client, number) = owner.to_string().split_once(':').map(|(c, n)| (c.to_owned(), n.to_owned())).unwrap();
+        let (client, number) =
+            owner.to_string().split_once(':').map(|(c, n)| (c.to_owned(), n.to_owned())).unwrap();
         let channel = format!("tenure:c:{client}");
         post.hand_out(&channel, &format!("{number} g 41 7 900"));
         assert!(post.waiting(owner).is_none(), "nobody waits");

@@ -214,7 +214,8 @@ mod tests {
 
     #[test]
     fn a_url_says_where_and_how() {
-        let one = settings("redis://me:hunter2@h:7/3?layout=plain&order=barging&replicas=2").unwrap();
+        let one =
+            settings("redis://me:hunter2@h:7/3?layout=plain&order=barging&replicas=2").unwrap();
         assert!(matches!(&one.place, Place::One(Address::Tcp(host, 7)) if host == "h"));
         assert_eq!((one.login.user.as_deref(), one.login.database), (Some("me"), 3));
         assert_eq!((one.layout, one.order), (Layout::Plain, Turn::Barging));
@@ -226,7 +227,9 @@ mod tests {
         assert_eq!(sentinels[0], Address::Tcp("a".into(), 26379));
         assert!(many.tls.is_some() && many.login.database == 2);
         let unix = settings("redis+unix:///run/redis.sock?db=1").unwrap();
-        assert!(matches!(&unix.place, Place::One(Address::Unix(path)) if path == "/run/redis.sock"));
+        assert!(
+            matches!(&unix.place, Place::One(Address::Unix(path)) if path == "/run/redis.sock")
+        );
     }
 
     #[test]

@@ -97,8 +97,9 @@ impl Redis {
         }
     }
 
-    /// Returns when the lock of a holder that does not know our queue may be free. Such a holder tells
-    /// everybody, or nobody; only the first waiter listens, so that it does not wake them all.
+    /// Returns when the lock of a holder that does not know our queue may be free. Such a holder
+    /// tells everybody, or nobody; only the first waiter listens, so that it does not wake them
+    /// all.
     async fn wait_for_stranger(&self, claim: &Claim) {
         if self.settings.layout == Layout::Plain {
             return tokio::time::sleep(jitter(claim.owner)).await;

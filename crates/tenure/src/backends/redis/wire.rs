@@ -159,7 +159,10 @@ impl Wire {
     }
 
     /// Sends commands in one go and awaits all answers; a server's error is a value among them.
-    pub(super) async fn ask_all(&self, pipeline: &redis::Pipeline) -> Result<Vec<Value>, RedisError> {
+    pub(super) async fn ask_all(
+        &self,
+        pipeline: &redis::Pipeline,
+    ) -> Result<Vec<Value>, RedisError> {
         let mut asked = Asked { tap: &self.tap, answered: false };
         let mut connection = self.connection.clone();
         let answers = connection.send_packed_commands(pipeline, 0, pipeline.len());

@@ -1,9 +1,9 @@
 //! Redlock: a lock is held by whoever holds it on most of several masters that know nothing of each
 //! other. See `docs/backends/redlock.md`.
 //!
-//! Beyond the published algorithm: the token is raised on a majority before a grant is handed out, so
-//! that tokens grow from grant to grant; and a node that may have forgotten a lock by a restart does
-//! not count.
+//! Beyond the published algorithm: the token is raised on a majority before a grant is handed out,
+//! so that tokens grow from grant to grant; and a node that may have forgotten a lock by a restart
+//! does not count.
 
 mod people;
 mod quorum;
@@ -20,6 +20,7 @@ use super::redis::{Redis, nodes};
 use crate::backend::{Backend, Claim, Grant, Info, Order, Scope};
 use crate::claim::{Attempt, Holding};
 use crate::error::{Error, ErrorKind, Result};
+use crate::finding::{Finding, Grade};
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
@@ -31,7 +32,8 @@ pub(crate) async fn open(mut options: Options) -> Result<Redlock> {
     let patience = options.take_duration("response")?.unwrap_or(PATIENCE);
     let nodes = nodes(&mut options)?;
     options.finish()?;
-    let redlock = Redlock { quorum: Quorum { nodes, patience, longest, forgets }, rounds: Rounds::default() };
+    let redlock =
+        Redlock { quorum: Quorum { nodes, patience, longest, forgets }, rounds: Rounds::default() };
     redlock.quorum.reach().await?;
     Ok(redlock)
 }
@@ -66,7 +68,8 @@ impl Redlock {
         let raised = self.quorum.raise(&asked, token, &votes).await;
         if raised < self.quorum.needed() {
             self.start_over(claim, &asked).await;
-            let message = format!("`{}` was won, but its token not raised on a majority", claim.key);
+            let message =
+                format!("`{}` was won, but its token not raised on a majority", claim.key);
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         // The core counts from before the first question and refuses what is nearly over.
@@ -162,7 +165,45 @@ impl Backend for Redlock {
             None => Ok(false),
         }
     }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        let (mut findings, all) = (Vec::new(), self.quorum.nodes.len());
+        let mut count = 0;
+        for (number, node) in self.quorum.nodes.iter().enumerate() {
+            let steady = !self.quorum.forgets
+                || node.has_run_for(self.quorum.longest).await.unwrap_or(false);
+            count += usize::from(steady);
+            let name = format!("node {}", number + 1);
+            match node.examine().await {
+                Ok(found) => findings.extend(found.into_iter().map(|mut finding| {
+                    finding.subject = format!("{name}: {}", finding.subject);
+                    finding
+                })),
+                Err(error) => {
+                    let finding = Finding::new(Grade::Warning, name, error.to_string());
+                    findings.push(finding.advise("start it, or mend the way to it"));
+                }
+            }
+        }
+        findings.insert(0, quorum_found(count, all, self.quorum.needed()));
+        Ok(findings)
+    }
 }
+
+fn quorum_found(count: usize, all: usize, needed: usize) -> Finding {
+    let detail = format!("{count} of {all} nodes count, {needed} are needed");
+    match count >= needed {
+        true if count == all => Finding::good("quorum", detail),
+        true => Finding::new(Grade::Notice, "quorum", detail).advise("start the others"),
+        false => Finding::new(Grade::Fault, "quorum", detail)
+            .advise("start the others; one that was just started counts after `longest`"),
+    }
+}
+
+/// The examples of the user's page are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../../docs/backends/redlock.md")]
+struct Page;
 
 /// How long a grant counts: the nodes' clocks may run at slightly different speeds.
 fn valid(ttl: Duration) -> Duration {

@@ -65,7 +65,8 @@ impl Quorum {
         let raised = join_all(self.nodes.iter().zip(&votes.0).map(|(node, vote)| async move {
             match vote {
                 Ok(vote) if vote.is_granted() => {
-                    self.bounded(node, node.raise(claim, token)).await.unwrap_or(false) && vote.steady
+                    self.bounded(node, node.raise(claim, token)).await.unwrap_or(false)
+                        && vote.steady
                 }
                 _ => false,
             }
@@ -141,11 +142,7 @@ impl Quorum {
 
 impl Quorum {
     /// One node's answer, awaited for no longer than a node may take.
-    async fn bounded<T>(
-        &self,
-        node: &Redis,
-        answer: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
+    async fn bounded<T>(&self, node: &Redis, answer: impl Future<Output = Result<T>>) -> Result<T> {
         let limit = self.patience;
         tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
             let message = format!("no answer from {node:?} within {limit:?}");
@@ -206,7 +203,8 @@ impl Votes {
         }
         if steady < needed {
             let all = self.0.len();
-            let message = format!("`{key}`: {steady} of {all} nodes count, and {needed} are needed");
+            let message =
+                format!("`{key}`: {steady} of {all} nodes count, and {needed} are needed");
             let error = Error::new(ErrorKind::Unavailable, message);
             return Err(match errors.clone().next() {
                 Some(source) => error.with_source(source.clone()),

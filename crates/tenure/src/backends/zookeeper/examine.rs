@@ -138,8 +138,12 @@ fn bounds(settings: &Settings, session: &Session, servers: &[Server]) -> Finding
     let detail = format!("timeout {} ms, leases of {lease} ms", got.as_millis());
     if got != asked {
         let asked = asked.as_millis();
-        return Finding::new(Grade::Notice, "session", format!("{detail}; {asked} ms was asked for"))
-            .advise("set `session` within the server's minSessionTimeout and maxSessionTimeout");
+        return Finding::new(
+            Grade::Notice,
+            "session",
+            format!("{detail}; {asked} ms was asked for"),
+        )
+        .advise("set `session` within the server's minSessionTimeout and maxSessionTimeout");
     }
     Finding::good("session", detail)
 }
@@ -174,9 +178,8 @@ async fn rights(session: &Session) -> Result<Finding> {
         Err(ClientError::NoNode | ClientError::NoAuth) => Vec::new(),
         Err(error) => return Err(fault::from_client(error)),
     };
-    let open = acls.iter().any(|acl| {
-        acl.scheme() == "world" && acl.permission().has(Permission::DELETE)
-    });
+    let open =
+        acls.iter().any(|acl| acl.scheme() == "world" && acl.permission().has(Permission::DELETE));
     Ok(match open {
         true => {
             let detail = format!("anybody who reaches the server may delete nodes in `{root}`");

@@ -95,7 +95,8 @@ async fn enter(session: &Session, claim: &Claim) -> Result<Attempt<Grant>> {
         let (created, children) = tokio::join!(created, children);
         match created {
             Ok((stat, sequence)) => {
-                let place = Place { node: format!("{prefix}{sequence}"), token: token(stat.czxid)? };
+                let place =
+                    Place { node: format!("{prefix}{sequence}"), token: token(stat.czxid)? };
                 // Whatever becomes of the list, the node is known from here on.
                 session.set(claim, queued(place.clone(), String::new(), false));
                 let children = children.map_err(fault::from_client)?;

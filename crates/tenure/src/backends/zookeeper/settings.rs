@@ -99,7 +99,9 @@ fn check_path(path: &str) -> Result<()> {
     let empty = |element: &str| matches!(element, "" | "." | "..");
     if path != "/" && (!path.starts_with('/') || path[1..].split('/').any(empty)) {
         let shown = path.escape_debug();
-        return Err(invalid(format!("`{shown}` is not a chroot; write it as in `zk://host/locks`")));
+        return Err(invalid(format!(
+            "`{shown}` is not a chroot; write it as in `zk://host/locks`"
+        )));
     }
     Ok(())
 }
