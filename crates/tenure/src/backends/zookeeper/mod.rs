@@ -28,7 +28,7 @@ use crate::finding::Finding;
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
-use session::{Link, Place, Session, Spot};
+use session::{Call, Link, Place, Session, Spot};
 use settings::{Layout, Settings};
 
 /// Opens `zk://hosts/chroot`.
@@ -81,7 +81,6 @@ impl Zookeeper {
         self.link.settings.layout
     }
 
-    /// Makes a call for people or of a claim on a living session.
     async fn living(&self) -> Result<Arc<Session>> {
         self.link.living().await
     }
@@ -118,7 +117,7 @@ impl Backend for Zookeeper {
                 Layout::Ephemeral => single::take(&session, claim).await,
             }
         };
-        self.link.bound(call).await
+        self.link.bound(Call::Take, call).await
     }
 
     /// Opens no session: what is not held in the one of now is not held at all.
@@ -152,7 +151,7 @@ impl Backend for Zookeeper {
                 Layout::Ephemeral => single::release(&session, claim).await,
             }
         };
-        match self.link.bound(call).await {
+        match self.link.bound(Call::Release, call).await {
             Err(_) if session.is_over() => Ok(false),
             answer => answer,
         }
@@ -171,15 +170,19 @@ impl Backend for Zookeeper {
     }
 
     async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
-        people::list(&*self.living().await?, self.layout(), scope).await
+        let session = self.living().await?;
+        self.link.bound(Call::Look, people::list(&session, self.layout(), scope)).await
     }
 
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
-        people::evict(&*self.living().await?, self.layout(), key, token).await
+        let session = self.living().await?;
+        self.link.bound(Call::Look, people::evict(&session, self.layout(), key, token)).await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
-        examine::examine(&self.link.settings, &*self.living().await?).await
+        let session = self.living().await?;
+        let examined = examine::examine(&self.link.settings, &session);
+        self.link.bound(Call::Look, examined).await
     }
 }
 
@@ -197,7 +200,7 @@ impl Zookeeper {
                 Layout::Ephemeral => single::renew(session, &claims).await,
             })
         };
-        let answers = self.link.bound(call).await;
+        let answers = self.link.bound(Call::Renew, call).await;
         let answers = answers.unwrap_or_else(|error| vec![Err(error); claims.len()]);
         // An answer that failed because the session ended is the server's word.
         let told = |answer: Result<Duration>| match answer {

@@ -50,11 +50,18 @@ fn mix(part: &mut [u8], with: [u8; 8]) {
 /// Puts children into the order in which they hold: by the text after the last `lock-`, and by the
 /// whole name where there is none. All children count, as with Curator.
 pub(super) fn sort(children: &mut [String]) {
-    children.sort_by(|a, b| place(a).cmp(place(b)));
+    sort_by(children, LOCK);
 }
 
-fn place(name: &str) -> &str {
-    name.rsplit_once(LOCK).map_or(name, |(_, sequence)| sequence)
+/// The same order with another word before the sequence.
+pub(super) fn sort_by(children: &mut [String], word: &str) {
+    let sequence = |name: &str| name.rfind(word).map_or(0, |at| at + word.len());
+    children.sort_by(|a, b| a[sequence(a)..].cmp(&b[sequence(b)..]));
+}
+
+/// The container beside a lock of one node. No key is encoded like this.
+pub(super) fn beside(lock: &str) -> String {
+    format!("{lock}%")
 }
 
 /// Whether a child was made by a lock recipe that we exclude.

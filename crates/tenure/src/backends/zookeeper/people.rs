@@ -64,15 +64,15 @@ async fn queue_holding(session: &Session, key: &Key, node: &str) -> Result<Optio
 }
 
 async fn single_holding(session: &Session, key: &Key, node: &str) -> Result<Option<Holding>> {
-    let beside = format!("{node}%");
+    let beside = names::beside(node);
     let mut children = fresh_children(session, &beside).await?;
     let holder = match read(session, node).await? {
         Some(record) if record.stat.ephemeral_owner != 0 => record.holder()?,
         Some(_) | None => return Ok(None),
     };
-    children.retain(|name| name.ends_with(single::WAIT));
-    let mut waiters = records(session, &beside, &children).await?;
-    waiters.sort_by_key(|record| record.stat.czxid);
+    children.retain(|name| single::is_waiting(name));
+    names::sort_by(&mut children, single::WAIT);
+    let waiters = records(session, &beside, &children).await?;
     let mut holding = Holding::new(key.clone(), holder);
     holding.waiters = waiters.iter().map(|record| Waiter::new(&record.note)).collect();
     Ok(Some(holding))
@@ -133,7 +133,7 @@ pub(super) async fn single_holder(session: &Session, node: &str) -> Result<Optio
 }
 
 /// The children of a node as the leader knows them; none if it is not there.
-async fn fresh_children(session: &Session, node: &str) -> Result<Vec<String>> {
+pub(super) async fn fresh_children(session: &Session, node: &str) -> Result<Vec<String>> {
     let sync = session.client.sync(node);
     let children = session.client.list_children(node);
     match tokio::join!(sync, children) {
@@ -172,13 +172,13 @@ async fn evict_first(session: &Session, node: &str, wanted: FencingToken) -> Res
 }
 
 async fn evict_single(session: &Session, node: &str, wanted: FencingToken) -> Result<bool> {
-    let beside = format!("{node}%");
+    let beside = names::beside(node);
     let children = fresh_children(session, &beside).await?;
-    for child in children.iter().filter(|child| child.ends_with(single::HOLD)) {
+    for child in children.iter().filter(|child| single::is_holding(child)) {
         let hold = format!("{beside}/{child}");
         let stat = session.client.check_stat(&hold).await.map_err(fault::from_client)?;
         if stat.is_some_and(|stat| u64::try_from(stat.czxid) == Ok(wanted.get())) {
-            return single::delete_pair(session, &hold, node, None).await;
+            return single::delete_pair(session, &hold, node).await;
         }
     }
     // A holder that is not ours has nothing beside its node.

@@ -49,14 +49,41 @@ impl Link {
         Ok(next)
     }
 
-    /// Bounds a call well below the lease, so that a hung one leaves time for another.
-    pub(super) async fn bound<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let limit = (self.now().lease() / 3).min(MOST_PATIENCE);
+    /// How long the answer to a call may take.
+    pub(super) fn limit(&self, call: Call) -> Duration {
+        let lease = self.now().lease();
+        let limit = match call {
+            // A grant that comes later has too little of its lease left to be of use.
+            Call::Take => lease * 2 / 3,
+            // A hung one has to leave time for another.
+            Call::Renew => lease / 3,
+            Call::Release | Call::Look => MOST_PATIENCE,
+        };
+        limit.min(MOST_PATIENCE)
+    }
+
+    /// Makes a call that ends.
+    pub(super) async fn bound<T>(
+        &self,
+        what: Call,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let limit = self.limit(what);
         match tokio::time::timeout(limit, call).await {
             Ok(answer) => answer,
             Err(_) => Err(fault::silent(&self.settings.shown(), limit)),
         }
     }
+}
+
+/// What is asked of the server.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Call {
+    Take,
+    Renew,
+    Release,
+    /// For people.
+    Look,
 }
 
 /// A session, and where the claims of it stand.

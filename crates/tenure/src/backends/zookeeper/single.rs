@@ -1,54 +1,71 @@
 //! The layout of one ephemeral node: whoever creates the node of the key holds. Beside it, in a
 //! container named like the key with a `%` behind, the holder has a node of its own, made and
-//! deleted together with the lock, so that nobody deletes another's; and so have waiters, for
-//! people to see.
+//! deleted together with the lock, so that nobody deletes another's. Waiters have one there too:
+//! the first watches the lock, the others the one before, so that a release wakes one.
 
 use std::time::Duration;
 
 use zookeeper_client::{CreateMode, Error as ClientError, MultiWriteError, Stat};
 
 use super::queue::{gone, judge};
-use super::session::{Place, Session, Spot, token};
-use super::{fault, people, record};
+use super::session::{Ahead, Place, Session, Spot, token};
+use super::{fault, names, people, record};
 use crate::backend::{Claim, Grant};
 use crate::claim::{Attempt, Busy};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Where the nodes of a claim are.
-pub(super) struct Nodes {
-    pub(super) lock: String,
-    pub(super) beside: String,
+struct Nodes {
+    lock: String,
+    beside: String,
     hold: String,
+    /// The name of the waiting node, without its sequence.
     wait: String,
 }
 
 impl Nodes {
     fn of(session: &Session, claim: &Claim) -> Nodes {
         let lock = session.tree.key(&claim.key);
-        let (beside, mine) = (format!("{lock}%"), session.protected(claim.owner));
-        let (hold, wait) = (format!("{beside}/{mine}{HOLD}"), format!("{beside}/{mine}{WAIT}"));
+        let (beside, mine) = (names::beside(&lock), session.protected(claim.owner));
+        let (hold, wait) = (format!("{beside}/{mine}{HOLD}"), format!("{mine}{WAIT}"));
         Nodes { lock, beside, hold, wait }
     }
 }
 
-/// Creates the node if there is none.
+/// Creates the lock if there is none.
 pub(super) async fn take(session: &Session, claim: &Claim) -> Result<Attempt<Grant>> {
     let nodes = Nodes::of(session, claim);
-    let waits = matches!(session.spot(claim), Some(Spot::Asked)) || claim.doubtful;
-    session.set(claim, Spot::Asked);
+    let mut waiting = match session.spot(claim) {
+        None if !claim.doubtful => None,
+        None | Some(Spot::Asked) => find_waiting(session, &nodes).await?,
+        Some(Spot::Queued { place, .. }) => Some(place.node),
+        Some(Spot::Held(_)) => None,
+    };
     for _ in 0..TRIES {
-        let created = create(session, claim, &nodes);
+        if waiting.is_none() {
+            session.set(claim, Spot::Asked);
+        }
+        let created = create(session, claim, &nodes, waiting.as_deref());
         // In one trip: what the transaction did, or an earlier one whose answer was lost.
         let (created, hold) = tokio::join!(biased; created, async {
             session.client.check_stat(&nodes.hold).await
         });
-        if let (Ok(()) | Err(Refusal::Taken), Ok(Some(stat))) = (&created, &hold) {
-            return granted(session, claim, &nodes, stat, waits).await;
+        let mine = match (&created, &hold) {
+            (Ok(()), Ok(Some(stat))) => Some(stat.czxid),
+            (Err(Refusal::Taken), Ok(Some(stat))) => made_together(session, &nodes, stat).await?,
+            _ => None,
+        };
+        if let Some(czxid) = mine {
+            let place = Place { node: nodes.lock, token: token(czxid)? };
+            let grant = session.grant(claim, place.token);
+            session.set(claim, Spot::Held(place));
+            return Ok(Attempt::Granted(grant));
         }
         match created {
             Ok(()) => hold.map(drop).map_err(fault::from_client)?,
-            Err(Refusal::Taken) => return busy(session, claim, &nodes).await,
+            Err(Refusal::Taken) => return busy(session, claim, &nodes, waiting).await,
             Err(Refusal::NoContainer) => session.make_container(&nodes.beside).await?,
+            Err(Refusal::NotWaiting) => waiting = None,
             Err(Refusal::Other(error)) => return Err(fault::from_client(error)),
         }
     }
@@ -59,58 +76,104 @@ pub(super) async fn take(session: &Session, claim: &Claim) -> Result<Attempt<Gra
 enum Refusal {
     Taken,
     NoContainer,
+    NotWaiting,
     Other(ClientError),
 }
 
-/// The lock and the node beside it, both or neither.
-async fn create(session: &Session, claim: &Claim, nodes: &Nodes) -> Result<(), Refusal> {
+/// The lock and the node beside it for the one that waited: all or nothing.
+async fn create(
+    session: &Session,
+    claim: &Claim,
+    nodes: &Nodes,
+    waiting: Option<&str>,
+) -> Result<(), Refusal> {
     let data = record::encode(&claim.note, session.timeout());
     let options = session.options(CreateMode::Ephemeral);
     let mut writer = session.client.new_multi_writer();
     writer.add_create(&nodes.lock, &data, &options).map_err(Refusal::Other)?;
     writer.add_create(&nodes.hold, &[], &options).map_err(Refusal::Other)?;
+    if let Some(waiting) = waiting {
+        writer.add_delete(waiting, None).map_err(Refusal::Other)?;
+    }
     match writer.commit().await {
         Ok(_) => Ok(()),
-        Err(MultiWriteError::OperationFailed { source, .. }) => Err(match source {
+        Err(MultiWriteError::OperationFailed { index, source }) => Err(match source {
             ClientError::NodeExists => Refusal::Taken,
-            ClientError::NoNode => Refusal::NoContainer,
+            ClientError::NoNode if index < 2 => Refusal::NoContainer,
+            ClientError::NoNode => Refusal::NotWaiting,
             other => Refusal::Other(other),
         }),
         Err(MultiWriteError::RequestFailed { source }) => Err(Refusal::Other(source)),
     }
 }
 
-async fn granted(
+/// The transaction that made both nodes, if one did: somebody may have deleted our lock by hand, and
+/// another have taken it.
+async fn made_together(session: &Session, nodes: &Nodes, hold: &Stat) -> Result<Option<i64>> {
+    let lock = session.client.check_stat(&nodes.lock).await.map_err(fault::from_client)?;
+    if lock.is_some_and(|lock| lock.czxid == hold.czxid) {
+        return Ok(Some(hold.czxid));
+    }
+    gone(session.client.delete(&nodes.hold, None).await)?;
+    Ok(None)
+}
+
+/// Somebody has it. With a node for those who wait, unless we do not.
+async fn busy(
     session: &Session,
     claim: &Claim,
     nodes: &Nodes,
-    stat: &Stat,
-    waited: bool,
+    waiting: Option<String>,
 ) -> Result<Attempt<Grant>> {
-    let place = Place { node: nodes.lock.clone(), token: token(stat.czxid)? };
-    if waited {
-        gone(session.client.delete(&nodes.wait, None).await)?;
-    }
-    let grant = session.grant(claim, place.token);
-    session.set(claim, Spot::Held(place));
-    Ok(Attempt::Granted(grant))
-}
-
-async fn busy(session: &Session, claim: &Claim, nodes: &Nodes) -> Result<Attempt<Grant>> {
     let mut busy = Busy::new(claim.key.clone());
     if claim.waits {
-        let data = record::encode(&claim.note, session.timeout());
-        let options = session.options(CreateMode::Ephemeral);
-        match session.client.create(&nodes.wait, &data, &options).await {
-            // Without its container nobody can be told that we wait; that harms nobody.
-            Ok(_) | Err(ClientError::NodeExists | ClientError::NoNode) => {}
-            Err(error) => return Err(fault::from_client(error)),
-        }
+        busy.ahead = Some(wait(session, claim, nodes, waiting).await?);
     } else {
         session.forget(claim);
     }
     busy.holder = people::single_holder(session, &nodes.lock).await?.map(Box::new);
     Ok(Attempt::Busy(busy))
+}
+
+/// Takes or finds a place among those who wait, and says how many are before it.
+async fn wait(
+    session: &Session,
+    claim: &Claim,
+    nodes: &Nodes,
+    waiting: Option<String>,
+) -> Result<u32> {
+    let prefix = format!("{}/{}", nodes.beside, nodes.wait);
+    let data = record::encode(&claim.note, session.timeout());
+    let options = session.options(CreateMode::EphemeralSequential);
+    let created = waiting.is_none().then(|| session.client.create(&prefix, &data, &options));
+    let children = session.client.list_children(&nodes.beside);
+    let node = match (created, waiting) {
+        (Some(created), _) => {
+            format!("{prefix}{}", created.await.map_err(fault::from_client)?.1)
+        }
+        (None, waiting) => waiting.unwrap_or_default(),
+    };
+    let mut children = children.await.map_err(fault::from_client)?;
+    children.retain(|name| is_waiting(name));
+    names::sort_by(&mut children, WAIT);
+    let name = node.rsplit_once('/').map_or("", |(_, name)| name);
+    let rank = children.iter().position(|child| child == name).unwrap_or(children.len());
+    let ahead = match rank {
+        0 => nodes.lock.clone(),
+        _ => format!("{}/{}", nodes.beside, children[rank - 1]),
+    };
+    // The token is that of the lock, which is still to be created.
+    let place = Place { node, token: token(1)? };
+    let ahead = Ahead { node: ahead, holds: rank == 0, gone: false };
+    session.set(claim, Spot::Queued { place, ahead });
+    Ok(u32::try_from(rank).unwrap_or(u32::MAX))
+}
+
+/// A waiting node that we may have made without hearing of it.
+async fn find_waiting(session: &Session, nodes: &Nodes) -> Result<Option<String>> {
+    let children = people::fresh_children(session, &nodes.beside).await?;
+    let mine = children.into_iter().find(|child| child.starts_with(&nodes.wait));
+    Ok(mine.map(|child| format!("{}/{child}", nodes.beside)))
 }
 
 /// Proves all claims at once, and that each lock is the one that was granted.
@@ -133,34 +196,31 @@ pub(super) async fn renew(session: &Session, claims: &[(&Claim, Place)]) -> Vec<
 
 /// Deletes what is ours: the lock only together with the node beside it.
 pub(super) async fn release(session: &Session, claim: &Claim) -> Result<bool> {
-    let spot = session.spot(claim);
-    if spot.is_none() && !claim.doubtful {
-        return Ok(false);
-    }
     let nodes = Nodes::of(session, claim);
-    let held = delete_pair(session, &nodes.hold, &nodes.lock, None).await?;
-    if !matches!(spot, Some(Spot::Held(_))) || !held {
-        let (wait, hold) = tokio::join!(
-            session.client.delete(&nodes.wait, None),
-            session.client.delete(&nodes.hold, None)
-        );
-        gone(wait)?;
-        gone(hold)?;
+    let waiting = match session.spot(claim) {
+        None if !claim.doubtful => return Ok(false),
+        None | Some(Spot::Asked) => find_waiting(session, &nodes).await?,
+        Some(Spot::Queued { place, .. }) => Some(place.node),
+        Some(Spot::Held(_)) => None,
+    };
+    // Also while it waits: a request that took may have gone unanswered.
+    let held = delete_pair(session, &nodes.hold, &nodes.lock).await?;
+    if let Some(waiting) = waiting {
+        gone(session.client.delete(&waiting, None).await)?;
+    }
+    if !held {
+        // Somebody deleted the lock by hand.
+        gone(session.client.delete(&nodes.hold, None).await)?;
     }
     session.forget(claim);
     Ok(held)
 }
 
 /// Deletes the lock if the node beside it is there. `false` if one of them is not.
-pub(super) async fn delete_pair(
-    session: &Session,
-    hold: &str,
-    lock: &str,
-    version: Option<i32>,
-) -> Result<bool> {
+pub(super) async fn delete_pair(session: &Session, hold: &str, lock: &str) -> Result<bool> {
     let mut writer = session.client.new_multi_writer();
     writer.add_delete(hold, None).map_err(fault::from_client)?;
-    writer.add_delete(lock, version).map_err(fault::from_client)?;
+    writer.add_delete(lock, None).map_err(fault::from_client)?;
     match writer.commit().await {
         Ok(_) => Ok(true),
         Err(MultiWriteError::OperationFailed { source: ClientError::NoNode, .. }) => Ok(false),
@@ -168,8 +228,18 @@ pub(super) async fn delete_pair(
     }
 }
 
-/// The ends of the names of nodes beside a lock.
-pub(super) const HOLD: &str = "hold";
-pub(super) const WAIT: &str = "wait";
+/// Whether a node beside a lock is that of its holder.
+pub(super) fn is_holding(name: &str) -> bool {
+    name.ends_with(HOLD)
+}
+
+/// Whether a node beside a lock is that of a waiter.
+pub(super) fn is_waiting(name: &str) -> bool {
+    name.contains(WAIT)
+}
+
+/// What names of nodes beside a lock have behind their protection.
+const HOLD: &str = "hold";
+pub(super) const WAIT: &str = "wait-";
 /// How often an empty container may be swept before our very eyes.
 const TRIES: usize = 5;

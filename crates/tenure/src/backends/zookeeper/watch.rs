@@ -9,21 +9,21 @@ use crate::backend::Claim;
 
 /// Returns when it is worth asking again.
 pub(super) async fn until_free(session: &Session, layout: Layout, claim: &Claim) {
-    match (layout, session.spot(claim)) {
-        (Layout::Ephemeral, _) => {
+    match (session.spot(claim), layout) {
+        (Some(Spot::Queued { ahead, .. }), _) if !ahead.node.is_empty() => {
+            if until_deleted(session, &ahead.node).await {
+                session.moved_up(claim, &ahead.node);
+            }
+        }
+        (Some(_), _) => {}
+        (None, Layout::Queue) => until_empty(session, claim).await,
+        (None, Layout::Ephemeral) => {
             let lock = session.tree.key(&claim.key);
             // A server that lags behind could show the lock as free.
             if session.client.sync(&lock).await.is_ok() {
                 until_deleted(session, &lock).await;
             }
         }
-        (Layout::Queue, Some(Spot::Queued { ahead, .. })) if !ahead.node.is_empty() => {
-            if until_deleted(session, &ahead.node).await {
-                session.moved_up(claim, &ahead.node);
-            }
-        }
-        (Layout::Queue, Some(Spot::Asked | Spot::Held(_) | Spot::Queued { .. })) => {}
-        (Layout::Queue, None) => until_empty(session, claim).await,
     }
 }
 
