@@ -12,8 +12,8 @@ use anyhow::{Context, Result, ensure};
 use futures_util::future::BoxFuture;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tenure::backend::{Backend, Claim, Owner};
-use tenure::{Attempt, Config, Key, LostReason};
-use tenure_conformance::bench::{soon, take, until_waiters, within};
+use tenure::{Attempt, Config, Guard, Key, Lock, LostReason};
+use tenure_conformance::bench::{soon, until_waiters, within};
 use tenure_servers::wire::zookeeper::Session;
 use tenure_servers::{Cluster, Options, Topology, require, start};
 
@@ -97,6 +97,11 @@ fn claim(key: &str) -> Result<Claim> {
     Ok(Claim::new(Key::new(key)?, Owner::random(), Duration::from_secs(20)))
 }
 
+/// Takes a lock that is free. A server that was just started may be slow to answer.
+async fn take(lock: &Lock) -> Result<Guard> {
+    Ok(soon("a free lock", lock.acquire()).await??)
+}
+
 fn stranger(cluster: &Cluster) -> Result<Session> {
     Ok(Session::open(cluster.node().port(), Duration::from_secs(20))?)
 }
@@ -124,7 +129,15 @@ async fn a_session_ended_from_outside_is_told_as_the_reason(cluster: &Cluster) -
     let holder = holder.iter().min_by_key(|name| name.rsplit('-').next().map(str::to_owned));
     let node = format!("/locks/k/{}", holder.context("the holder has a node")?);
     let id = outside.owner(&node)?.unwrap();
-    Session::resume(cluster.node().port(), id)?.close()?;
+    let ending = async {
+        // The client may come back before the session is closed. Then once more.
+        while !Session::end(cluster.node().port(), id)
+            .is_err_and(|error| error.to_string().contains("the session is over"))
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the end of the session", ending).await?;
 
     let lost = soon("the loss", guard.lost()).await?;
     ensure!(lost.reason() == LostReason::SessionGone, "{lost}");

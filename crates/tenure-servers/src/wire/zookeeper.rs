@@ -44,13 +44,14 @@ impl Session {
         Self::connect(port, timeout, 0, &[0; 16])
     }
 
-    /// Takes over the session of another client, as that client would from a new connection. The
-    /// password is the one that every server derives from the id.
+    /// Ends the session of another client, as that client would from a new connection. Its old
+    /// connection is closed before, so that it may come back in between: call this until it fails
+    /// because the session is over. The password is the one that servers derive from the id.
     ///
     /// # Errors
     /// When the node does not answer, or the session is over.
-    pub fn resume(port: u16, id: i64) -> io::Result<Self> {
-        Self::connect(port, Duration::from_secs(5), id, &password(id))
+    pub fn end(port: u16, id: i64) -> io::Result<()> {
+        Self::connect(port, Duration::from_secs(5), id, &password(id))?.close()
     }
 
     fn connect(port: u16, timeout: Duration, id: i64, password: &[u8]) -> io::Result<Self> {
