@@ -3,8 +3,10 @@
 
 mod compare;
 mod embedded;
+mod etcd;
 mod memory;
 mod run;
+mod zookeeper;
 
 use std::process::ExitCode;
 
@@ -29,9 +31,24 @@ const SCENARIOS: &[Scenario] = &[
         compare: embedded::compare,
     },
     Scenario {
+        name: "etcd",
+        about: "acquire + release on etcd, one member",
+        compare: etcd::compare,
+    },
+    Scenario {
+        name: "etcd-queue",
+        about: "etcd: a lock goes through 1, 10 and 100 waiters, time for each",
+        compare: etcd::compare_queues,
+    },
+    Scenario {
         name: "run",
         about: "a command under a lock, from the shell's point of view",
         compare: run::compare,
+    },
+    Scenario {
+        name: "zookeeper",
+        about: "acquire + release on ZooKeeper, one server",
+        compare: zookeeper::compare,
     },
 ];
 

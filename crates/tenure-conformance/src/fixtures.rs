@@ -49,6 +49,8 @@ pub fn all() -> Vec<Fixture> {
             name: "redlock",
             start: || Box::pin(server(Topology::Redis5, "nodes=durable&response=500ms")),
         },
+        Fixture { name: "etcd", start: || Box::pin(server(Topology::Etcd, "")) },
+        Fixture { name: "etcd3", start: || Box::pin(server(Topology::Etcd3, "")) },
         Fixture {
             name: "zookeeper",
             start: || Box::pin(server(Topology::Zookeeper, "session=3s")),

@@ -14,7 +14,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::{Attempt, Config, Guard, Key, Lock, LostReason};
 use tenure_conformance::bench::{soon, until_waiters, within};
-use tenure_servers::wire::zookeeper::Session;
+use tenure_servers::wire::zookeeper::{Session, four_letters};
 use tenure_servers::{Cluster, Options, Topology, require, start};
 
 fn main() {
@@ -56,6 +56,9 @@ const CASES: &[(&str, Topology, Run)] = &[
     }),
     ("kazoo_with_curators_names_excludes_us", Topology::Zookeeper, |cluster| {
         Box::pin(kazoo_with_curators_names_excludes_us(cluster))
+    }),
+    ("a_hand_over_costs_the_same_with_many_waiters", Topology::Zookeeper, |cluster| {
+        Box::pin(a_hand_over_costs_the_same_with_many_waiters(cluster))
     }),
     ("a_cut_off_holder_knows_before_the_next_one_has_it", Topology::Zookeeper, |cluster| {
         Box::pin(a_cut_off_holder_knows_before_the_next_one_has_it(cluster))
@@ -308,6 +311,55 @@ with CuratorLock(client, "/locks/k"):
     sys.stdin.read()
 client.stop()
 "#;
+
+/// The release and the proof of the next one: two requests, whatever the length of the queue.
+async fn a_hand_over_costs_the_same_with_many_waiters(cluster: &Cluster) -> Result<Done> {
+    let url = format!("{}/locks?session=20s", cluster.url());
+    let (holder, waiters) = (open(&url).await?, open(&url).await?);
+    for count in [1, 10, 100] {
+        let key = format!("queue-{count}");
+        let first = claim(&key)?;
+        holder.try_acquire(&first).await?.granted()?;
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..count {
+            let mut claim = claim(&key)?;
+            claim.waits = true;
+            ensure!(matches!(waiters.try_acquire(&claim).await?, Attempt::Busy(_)));
+            let waiters = waiters.clone();
+            tasks.spawn(async move {
+                waiters.until_free(&claim).await;
+                waiters.try_acquire(&claim).await?.granted()?;
+                waiters.release(&claim).await
+            });
+        }
+        let watched = async {
+            while counter(cluster, "zk_watch_count")? < count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            anyhow::Ok(())
+        };
+        soon("the watches", watched).await??;
+        let before = counter(cluster, "zk_packets_received")?;
+        holder.release(&first).await?;
+        while let Some(done) = soon("a hand-over", tasks.join_next()).await? {
+            ensure!(done??, "a waiter did not hold");
+        }
+        let requests = counter(cluster, "zk_packets_received")? - before;
+        // One hand-over more than waiters: the first release, and each waiter's own.
+        println!("{count} waiters: {requests} requests");
+        ensure!(requests <= 2 * count + 1 + PINGS, "{requests} requests for {count} waiters");
+    }
+    Ok(Done::Well)
+}
+
+/// Sessions say that they live while we count.
+const PINGS: u64 = 8;
+
+fn counter(cluster: &Cluster, name: &str) -> Result<u64> {
+    let text = four_letters(cluster.node().port(), "mntr")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    Ok(line.context("a counter")?.trim().parse()?)
+}
 
 async fn a_cut_off_holder_knows_before_the_next_one_has_it(cluster: &Cluster) -> Result<Done> {
     let link = cluster.node().proxy()?;

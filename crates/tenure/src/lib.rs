@@ -48,9 +48,9 @@
 //! |---|---|---|---|
 //! | `memory:` | first come first served | strict | one process |
 //! | `sqlite:` | first come first served | strict | one machine |
-//! | `redis://` | first come first served, or any | strict | network |
+//! | `redis://` | first come first served, or any | best effort | network |
 //! | `redis+sentinel://`, `redis+cluster://` | the same | best effort | network |
-//! | `redlock://` | any | strict | network |
+//! | `redlock://` | any | best effort | network |
 //!
 //! [`Client::info`] says the same in code. Leases are 30 s and renewed every third of that by
 //! default; see [`Config`] for the options that every URL takes.
@@ -67,9 +67,9 @@
 //!
 //! # Cargo features
 //!
-//! One for each server (`memory`, the only default, `sqlite` and `redis`), `tls` for encrypted
-//! connections, and `serde` for [`Config`], [`Key`] and [`FencingToken`] in configuration files and
-//! messages. A feature only adds.
+//! One for each server (`memory`, the only default, `sqlite`, `redis`, `redlock`), `tls` for
+//! encrypted connections, and `serde` for [`Config`], [`Key`] and [`FencingToken`] in configuration
+//! files and messages. A feature only adds.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tenure::backend::{Fencing, Owner};
+use tenure::backend::Owner;
 use tenure::{Attempt, FencingToken};
 
 use super::cases;
@@ -12,7 +12,7 @@ use crate::bench::{Bench, soon, take};
 cases! { "tokens":
     a_token_grows_with_every_grant,
     a_token_grows_across_expiry,
-    a_token_survives_reopening if |bench| bench.info().fencing == Fencing::Strict,
+    a_token_survives_reopening,
     asking_twice_is_asking_once,
     asking_again_after_a_withdrawal_is_a_new_grant,
 }

@@ -25,7 +25,7 @@ pub(super) fn suite(bundle: Bundle) -> &'static str {
 pub(super) fn packages(bundle: Bundle) -> Vec<&'static str> {
     let lists: &[&str] = match bundle {
         Bundle::Consul => &["consul libc6"],
-        Bundle::Etcd => &["etcd-server libc6"],
+        Bundle::Etcd => &["etcd-server etcd-client libc6"],
         Bundle::Jre => &["openjdk-17-jre-headless zlib1g", LIBC],
         Bundle::Mariadb => &[MARIADB, BOOKWORM, LIBC],
         Bundle::Postgres => &[POSTGRES, BOOKWORM, LIBC],

@@ -7,24 +7,29 @@ use crate::backend::Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(feature = "memory")]
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(feature = "redis")]
+#[cfg(feature = "redlock")]
 pub mod redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
+#[cfg(feature = "etcd")]
+#[doc(inline)]
+pub use etcd::Etcd;
 #[cfg(feature = "memory")]
 #[doc(inline)]
 pub use memory::Memory;
 #[cfg(feature = "redis")]
 #[doc(inline)]
 pub use redis::Redis;
-#[cfg(feature = "redis")]
+#[cfg(feature = "redlock")]
 #[doc(inline)]
 pub use redlock::Redlock;
 #[cfg(feature = "sqlite")]
@@ -53,13 +58,13 @@ macro_rules! backends {
 }
 
 backends! {
-    // module  feature      URL schemes
-    memory     "memory"     ["memory"];
-    redis      "redis"      ["redis", "rediss", "redis+unix", "redis+sentinel", "rediss+sentinel",
-                             "redis+cluster", "rediss+cluster"];
-    redlock    "redis"      ["redlock"];
-    sqlite     "sqlite"     ["sqlite"];
-    zookeeper  "zookeeper"  ["zk"];
+    // module  feature   URL schemes
+    etcd       "etcd"   ["etcd"];
+    memory     "memory"  ["memory"];
+    redis      "redis"   ["redis", "rediss", "redis+unix", "redis+sentinel", "redis+cluster"];
+    redlock    "redlock" ["redlock"];
+    sqlite     "sqlite"  ["sqlite"];
+    zookeeper  "zookeeper" ["zk"];
 }
 
 #[allow(dead_code, reason = "used only where a backend is left out of the build")]

@@ -4,6 +4,11 @@
 //! do, `wire` and `dial` the connections, `servers` and `cluster` who is asked, `waiting` and
 //! `post` how a claim hears that it is its turn.
 
+#![cfg_attr(
+    not(feature = "redlock"),
+    allow(dead_code, unused_imports, reason = "what Redlock asks of its nodes")
+)]
+
 mod answer;
 mod cluster;
 mod dial;
@@ -35,7 +40,7 @@ pub(super) use self::node::nodes;
 use self::post::{Post, Waiting};
 use self::script::{Argument, Call, Scripts, Source};
 use self::servers::Servers;
-use self::settings::{Layout, Place, Settings, Turn};
+use self::settings::{Layout, Settings, Turn};
 use self::wire::Wire;
 use crate::backend::{Backend, Claim, Fencing, Grant, Info, Order, Owner, Scope, Wakeup};
 use crate::claim::{Attempt, Busy, Holding, LostReason};
@@ -299,11 +304,9 @@ impl fmt::Debug for Redis {
 impl Backend for Redis {
     fn info(&self) -> Info {
         let mut info = Info::new("redis");
-        // A failover may lose the last token, and the new master's clock may be behind.
-        info.fencing = match self.settings.place {
-            Place::One(_) => Fencing::Strict,
-            Place::Cluster(_) | Place::Sentinel { .. } => Fencing::BestEffort,
-        };
+        // A restart or a failover may lose the last token; then only the wall clock keeps the next
+        // one above it, and a wall clock can be set back.
+        info.fencing = Fencing::BestEffort;
         info.order = match self.settings.order {
             Turn::Barging => Order::Any,
             Turn::Fifo => Order::Fifo,

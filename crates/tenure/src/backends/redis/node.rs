@@ -27,8 +27,7 @@ pub(in crate::backends) fn nodes(options: &mut Options) -> Result<Vec<Redis>> {
         database,
     };
     let limits = Limits { response: settings::RESPONSE, connect: settings::connect(options)? };
-    let tls = options.take_word("tls", &["on", "off"])? == Some("on");
-    let tls = tls.then(|| Tls::take(options));
+    let tls = Tls::take(options, false)?;
     let node = |address: Address| {
         let settings = Settings {
             place: Place::One(address),

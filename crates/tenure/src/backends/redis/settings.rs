@@ -94,7 +94,6 @@ impl Settings {
     /// Takes from the URL what the Redis backend understands, and refuses the rest.
     pub(super) fn of(mut options: Options) -> Result<Settings> {
         let scheme = options.scheme().to_owned();
-        let encrypted = scheme.starts_with("rediss");
         let mut login = Login {
             user: options.user().map(str::to_owned),
             password: options.password().map(str::to_owned),
@@ -126,7 +125,7 @@ impl Settings {
             None => 0,
         };
         let limits = Limits::take(&mut options)?;
-        let tls = if encrypted { Some(Tls::take(&mut options)) } else { None };
+        let tls = Tls::take(&mut options, scheme == "rediss")?;
         options.finish()?;
         Ok(Settings { place, login, layout, order, replicas, limits, tls })
     }
@@ -146,8 +145,13 @@ pub(super) fn connect(options: &mut Options) -> Result<Duration> {
 }
 
 impl Tls {
-    pub(super) fn take(options: &mut Options) -> Tls {
-        Tls { ca: options.take("ca"), cert: options.take("cert"), key: options.take("key") }
+    /// The scheme or the option `tls` asks for it.
+    pub(super) fn take(options: &mut Options, by_scheme: bool) -> Result<Option<Tls>> {
+        if !by_scheme && options.take_word("tls", &["on", "off"])? != Some("on") {
+            return Ok(None);
+        }
+        let (ca, cert, key) = (options.take("ca"), options.take("cert"), options.take("key"));
+        Ok(Some(Tls { ca, cert, key }))
     }
 }
 
@@ -180,7 +184,8 @@ fn only(mut addresses: Vec<Address>) -> Result<Address> {
     match (addresses.pop(), addresses.is_empty()) {
         (Some(address), true) => Ok(address),
         _ => Err(invalid(
-            "redis:// is one server; for several use redis+sentinel://, redis+cluster:// or redlock://",
+            "redis:// is one server; for several use redis+sentinel://, redis+cluster:// or \
+             redlock://",
         )),
     }
 }
@@ -221,7 +226,7 @@ mod tests {
         assert_eq!((one.layout, one.order), (Layout::Plain, Turn::Barging));
         assert_eq!((one.replicas, one.tls.is_some()), (2, false));
         assert!(!format!("{one:?}").contains("hunter2"), "{one:?}");
-        let many = settings("rediss+sentinel://a,b:1/main?db=2&sentinel_password=x").unwrap();
+        let many = settings("redis+sentinel://a,b:1/main?db=2&sentinel_password=x&tls=on").unwrap();
         let Place::Sentinel { sentinels, master, .. } = &many.place else { panic!("{many:?}") };
         assert_eq!((sentinels.len(), master.as_str()), (2, "main"));
         assert_eq!(sentinels[0], Address::Tcp("a".into(), 26379));

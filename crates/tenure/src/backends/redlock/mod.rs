@@ -17,7 +17,7 @@ use futures_util::stream::FuturesUnordered;
 
 use self::quorum::{Quorum, Rounds, Votes};
 use super::redis::{Redis, nodes};
-use crate::backend::{Backend, Claim, Grant, Info, Order, Scope};
+use crate::backend::{Backend, Claim, Fencing, Grant, Info, Order, Scope};
 use crate::claim::{Attempt, Holding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::finding::{Finding, Grade};
@@ -105,6 +105,8 @@ impl fmt::Debug for Redlock {
 impl Backend for Redlock {
     fn info(&self) -> Info {
         let mut info = Info::new("redlock");
+        // As on one node: where a majority forgets, only wall clocks keep tokens growing.
+        info.fencing = Fencing::BestEffort;
         info.order = Order::Any;
         info.min_ttl = self.quorum.shortest();
         if self.quorum.forgets {

@@ -1,0 +1,224 @@
+//! etcd: what a lock costs over the two transactions that it cannot do without, beside the server's
+//! own lock service, and what a hand-over costs.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use prost::{Message, Oneof};
+use tenure::backend::{Claim, Owner};
+use tenure::{Client, Config, Key};
+use tenure_servers::{Options, Topology, start};
+use tokio::runtime::Runtime;
+use tonic::Request;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Endpoint};
+use tonic_prost::ProstCodec;
+
+use crate::compare::{Comparison, Turn};
+
+pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
+    let cluster = start(Topology::Etcd, &Options::default())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let bare = runtime.block_on(Bare::connect(&cluster.node().address()))?;
+    let config: Config = cluster.url().parse()?;
+    let backend = runtime.block_on(config.open())?;
+    let client = runtime.block_on(tenure::connect(&cluster.url()))?;
+    let key = Key::new("bare")?;
+    let mut number = 0;
+    Comparison::run(
+        rounds,
+        1,
+        vec![
+            ("two transactions, bare", Box::new(|| runtime.block_on(bare.put_and_delete()))),
+            ("etcd's lock service", Box::new(|| runtime.block_on(bare.lock_and_unlock()))),
+            (
+                "etcd backend: take, release",
+                Box::new(|| {
+                    number += 1;
+                    let owner = Owner::new([7; 16], number);
+                    let claim = Claim::new(key.clone(), owner, Duration::from_secs(30));
+                    runtime.block_on(async {
+                        backend.try_acquire(&claim).await?.granted()?;
+                        backend.release(&claim).await?;
+                        Ok(())
+                    })
+                }),
+            ),
+            (
+                "tenure: acquire, release",
+                Box::new(|| {
+                    let lock = client.lock("async");
+                    Ok(runtime.block_on(async { lock.acquire().await?.release().await })?)
+                }),
+            ),
+        ],
+    )
+}
+
+pub(crate) fn compare_queues(rounds: usize) -> Result<Comparison> {
+    let cluster = start(Topology::Etcd, &Options::default())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let client = runtime.block_on(tenure::connect(&cluster.url()))?;
+    let (runtime, client) = (&runtime, &client);
+    let queue = |name: &'static str, waiters: u32| {
+        let turn: Turn<'_> = Box::new(move || queue(runtime, client, name, waiters));
+        (name, turn)
+    };
+    let subjects = vec![queue("1 waiter", 1), queue("10 waiters", 10), queue("100 waiters", 100)];
+    // The whole queue is timed, from its making to its end.
+    Comparison::run(rounds.div_ceil(20), 1, subjects)
+}
+
+fn queue(runtime: &Runtime, client: &Client, name: &str, waiters: u32) -> Result<()> {
+    runtime.block_on(async {
+        let lock = client.lock(name);
+        let guard = lock.acquire().await?;
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..waiters {
+            let lock = lock.clone();
+            tasks.spawn(async move { lock.acquire().await?.release().await });
+        }
+        while lock.holding().await?.is_none_or(|held| held.waiters.len() < waiters as usize) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        guard.release().await?;
+        while let Some(done) = tasks.join_next().await {
+            done??;
+        }
+        Ok(())
+    })
+}
+
+/// A client that does nothing but what is asked of it.
+struct Bare {
+    channel: Channel,
+    lease: i64,
+}
+
+impl Bare {
+    async fn connect(address: &str) -> Result<Bare> {
+        let channel = Endpoint::from_shared(format!("http://{address}"))?.connect().await?;
+        let mut bare = Bare { channel, lease: 0 };
+        let granted: Lease =
+            bare.call("/etcdserverpb.Lease/LeaseGrant", LeaseWish { ttl: 600 }).await?;
+        bare.lease = granted.id;
+        Ok(bare)
+    }
+
+    async fn put_and_delete(&self) -> Result<()> {
+        let key = b"two/transactions".to_vec();
+        let absent = Compare { target: 1, key: key.clone(), with: Some(With::Created(0)) };
+        let put = Put { key: key.clone(), lease: self.lease };
+        let request = Txn { compare: vec![absent], success: vec![Op { op: Some(Ops::Put(put)) }] };
+        let answer: TxnAnswer = self.call("/etcdserverpb.KV/Txn", request).await?;
+        anyhow::ensure!(answer.succeeded, "the key is there already");
+        let _deleted: Nothing = self.call("/etcdserverpb.KV/DeleteRange", One { key }).await?;
+        Ok(())
+    }
+
+    async fn lock_and_unlock(&self) -> Result<()> {
+        let request = Lock { name: b"service".to_vec(), lease: self.lease };
+        let locked: Locked = self.call("/v3lockpb.Lock/Lock", request).await?;
+        let _unlocked: Nothing =
+            self.call("/v3lockpb.Lock/Unlock", One { key: locked.key }).await?;
+        Ok(())
+    }
+
+    async fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<A>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = Grpc::new(self.channel.clone());
+        grpc.ready().await.context("the server is not ready")?;
+        let codec = ProstCodec::<Q, A>::default();
+        let path = PathAndQuery::from_static(path);
+        Ok(grpc.unary(Request::new(request), path, codec).await?.into_inner())
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Nothing {}
+
+#[derive(Clone, PartialEq, Message)]
+struct One {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LeaseWish {
+    #[prost(int64, tag = "1")]
+    ttl: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Lease {
+    #[prost(int64, tag = "2")]
+    id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Lock {
+    #[prost(bytes = "vec", tag = "1")]
+    name: Vec<u8>,
+    #[prost(int64, tag = "2")]
+    lease: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Locked {
+    #[prost(bytes = "vec", tag = "2")]
+    key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Compare {
+    #[prost(int32, tag = "2")]
+    target: i32,
+    #[prost(bytes = "vec", tag = "3")]
+    key: Vec<u8>,
+    #[prost(oneof = "With", tags = "5")]
+    with: Option<With>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum With {
+    #[prost(int64, tag = "5")]
+    Created(i64),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Put {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+    #[prost(int64, tag = "3")]
+    lease: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Op {
+    #[prost(oneof = "Ops", tags = "2")]
+    op: Option<Ops>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum Ops {
+    #[prost(message, tag = "2")]
+    Put(Put),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Txn {
+    #[prost(message, repeated, tag = "1")]
+    compare: Vec<Compare>,
+    #[prost(message, repeated, tag = "2")]
+    success: Vec<Op>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TxnAnswer {
+    #[prost(bool, tag = "2")]
+    succeeded: bool,
+}

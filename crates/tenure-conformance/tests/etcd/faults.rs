@@ -1,0 +1,195 @@
+//! Members die, freeze and lose their leader. None of that is loss by itself.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tenure::{Client, ErrorKind};
+use tenure_conformance::bench::{soon, take, until_waiters, within};
+use tenure_servers::{Cluster, Node};
+
+use super::{cases, gateway, name};
+
+cases! {
+    a_killed_leader_costs_time_but_no_lock Etcd3;
+    a_killed_follower_is_not_noticed_by_holders Etcd3;
+    a_frozen_member_is_left_for_another Etcd3;
+    a_leader_change_is_no_loss Etcd3;
+    a_restarted_server_keeps_its_locks Etcd;
+    a_compaction_does_not_lose_a_waiter Etcd;
+}
+
+/// Tasks that take the same lock by turns, and what they saw.
+struct Load {
+    stop: Arc<AtomicBool>,
+    grants: Arc<AtomicU64>,
+    tasks: tokio::task::JoinSet<Result<()>>,
+}
+
+impl Load {
+    async fn start(cluster: &Cluster, name: &str, file: &Path) -> Result<Load> {
+        let (stop, grants) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let mut tasks = tokio::task::JoinSet::new();
+        std::fs::write(file, "0")?;
+        for _ in 0..4 {
+            let lock = tenure::connect(&cluster.url()).await?.lock(name);
+            let lock = lock.ttl(Duration::from_secs(8));
+            let (stop, grants, file) = (stop.clone(), grants.clone(), file.to_owned());
+            tasks.spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    let guard = lock.acquire().await.context("acquire")?;
+                    // Nothing but the lock makes this safe.
+                    let last: u64 = std::fs::read_to_string(&file)?.parse()?;
+                    tokio::task::yield_now().await;
+                    ensure!(guard.token().get() > last, "{} came after {last}", guard.token());
+                    std::fs::write(&file, guard.token().to_string())?;
+                    ensure!(guard.check().is_ok(), "lost while the servers only changed leaders");
+                    grants.fetch_add(1, Ordering::SeqCst);
+                    match guard.release().await {
+                        // No answer in time: it goes on in the background.
+                        Err(error) if error.kind() == ErrorKind::Unavailable => {}
+                        answer => answer.context("release")?,
+                    }
+                }
+                Ok(())
+            });
+        }
+        Ok(Load { stop, grants, tasks })
+    }
+
+    /// Waits for so many more grants.
+    async fn go_on(&self, more: u64) -> Result<()> {
+        let goal = self.grants.load(Ordering::SeqCst) + more;
+        let reached = async {
+            while self.grants.load(Ordering::SeqCst) < goal {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        within(Duration::from_secs(30), "more grants", reached).await
+    }
+
+    async fn finish(mut self) -> Result<()> {
+        self.stop.store(true, Ordering::SeqCst);
+        while let Some(task) = soon("the load's end", self.tasks.join_next()).await? {
+            task??;
+        }
+        Ok(())
+    }
+}
+
+/// Holds a lock for longer than its lease while something happens.
+async fn hold_through<T>(
+    client: &Client,
+    ttl: Duration,
+    fault: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let guard = take(&client.lock(name()).ttl(ttl)).await?;
+    let done = fault.await?;
+    let lost = tokio::time::timeout(ttl + ttl / 2, guard.lost()).await;
+    ensure!(lost.is_err(), "lost by a fault that is none: {lost:?}");
+    guard.release().await?;
+    Ok(done)
+}
+
+async fn kill(node: &Node) -> Result<()> {
+    Ok(node.kill()?)
+}
+
+async fn a_killed_leader_costs_time_but_no_lock(cluster: &Cluster) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let load = Load::start(cluster, &name(), &folder.path().join("last")).await?;
+    load.go_on(20).await?;
+    let client = tenure::connect(&cluster.url()).await?;
+    let leader = cluster.wait_leader(|_| true)?;
+    hold_through(&client, Duration::from_secs(8), async {
+        kill(leader).await?;
+        load.go_on(20).await
+    })
+    .await?;
+    leader.restart()?;
+    load.go_on(20).await?;
+    load.finish().await
+}
+
+async fn a_killed_follower_is_not_noticed_by_holders(cluster: &Cluster) -> Result<()> {
+    let leader = cluster.wait_leader(|_| true)?;
+    let follower = cluster.nodes().iter().find(|node| node.name() != leader.name());
+    let follower = follower.context("there are three")?;
+    // The client talks to the follower first.
+    let url = format!("etcd://{},{}", follower.address(), leader.address());
+    let client = tenure::connect(&url).await?;
+    hold_through(&client, Duration::from_secs(4), kill(follower)).await?;
+    soon("acquire", client.lock(name()).acquire()).await??.release().await?;
+    Ok(())
+}
+
+async fn a_frozen_member_is_left_for_another(cluster: &Cluster) -> Result<()> {
+    let leader = cluster.wait_leader(|_| true)?;
+    let follower = cluster.nodes().iter().find(|node| node.name() != leader.name());
+    let follower = follower.context("there are three")?;
+    let url = format!("etcd://{},{}", follower.address(), leader.address());
+    let client = tenure::connect(&url).await?;
+    hold_through(&client, Duration::from_secs(4), async { Ok(follower.pause()?) }).await?;
+    let lock = client.lock(name()).ttl(Duration::from_secs(4));
+    soon("acquire", lock.acquire()).await??.release().await?;
+    follower.resume()?;
+    Ok(())
+}
+
+async fn a_leader_change_is_no_loss(cluster: &Cluster) -> Result<()> {
+    let client = tenure::connect(&cluster.url()).await?;
+    let other = tenure::connect(&cluster.url()).await?;
+    let (name, ttl) = (name(), Duration::from_secs(6));
+    let lock = client.lock(&name).ttl(ttl);
+    let guard = take(&lock).await?;
+    let waiter = tokio::spawn(other.lock(&name).ttl(ttl).acquire());
+    until_waiters(&lock, 1).await?;
+    hold_through(&client, ttl, async { Ok(cluster.failover().map(drop)?) }).await?;
+    guard.check()?;
+    ensure!(!waiter.is_finished(), "two holders");
+    let first = guard.token();
+    guard.release().await?;
+    let next = soon("the waiter's grant", waiter).await???;
+    ensure!(next.token() > first);
+    next.release().await?;
+    Ok(())
+}
+
+async fn a_restarted_server_keeps_its_locks(cluster: &Cluster) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let load = Load::start(cluster, &name(), &folder.path().join("last")).await?;
+    let client = tenure::connect(&cluster.url()).await?;
+    load.go_on(20).await?;
+    hold_through(&client, Duration::from_secs(8), async {
+        cluster.node().kill()?;
+        cluster.node().restart()?;
+        load.go_on(20).await
+    })
+    .await?;
+    load.finish().await
+}
+
+/// The revision that a watch would begin with is compacted away.
+async fn a_compaction_does_not_lose_a_waiter(cluster: &Cluster) -> Result<()> {
+    let (one, two) =
+        (tenure::connect(&cluster.url()).await?, tenure::connect(&cluster.url()).await?);
+    let name = name();
+    let guard = take(&one.lock(&name)).await?;
+    let waiter = tokio::spawn(two.lock(&name).acquire());
+    until_waiters(&one.lock(&name), 1).await?;
+    for _ in 0..5 {
+        take(&one.lock(format!("{name}-other"))).await?.release().await?;
+    }
+    let last = take(&one.lock(format!("{name}-other"))).await?.token();
+    gateway(
+        cluster.node(),
+        "/v3/kv/compaction",
+        &format!(r#"{{"revision":"{last}","physical":true}}"#),
+    )?;
+    guard.release().await?;
+    // The next poll would come after 10 s.
+    within(Duration::from_secs(5), "the waiter's grant", waiter).await???.release().await?;
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! How many requests locks cost: counted by the server itself.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tenure_conformance::bench::{expect_busy, take};
+use tenure_servers::wire::http::{get, json_field};
+use tenure_servers::{Cluster, Node};
+
+use super::{cases, gateway, name};
+
+cases! {
+    a_take_and_a_release_are_two_proposals Etcd;
+    a_refused_try_leaves_no_trace Etcd;
+    keep_alives_do_not_grow_with_the_number_of_locks Etcd;
+    a_watch_that_was_compacted_away_is_not_asked_for_again_and_again Etcd;
+}
+
+/// The sum of a counter of the server.
+fn metric(node: &Node, start: &str) -> Result<f64> {
+    let text = get(node.port(), "/metrics")?;
+    let lines = text.lines().filter(|line| line.starts_with(start));
+    let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    Ok(values.sum())
+}
+
+fn proposals(node: &Node) -> Result<f64> {
+    metric(node, "etcd_server_proposals_applied_total")
+}
+
+fn revision(node: &Node) -> Result<String> {
+    let answer = gateway(node, "/v3/kv/range", r#"{"key":"eA=="}"#)?;
+    json_field(&answer, "revision").context("a revision")
+}
+
+async fn a_take_and_a_release_are_two_proposals(cluster: &Cluster) -> Result<()> {
+    let client = tenure::connect(&cluster.url()).await?;
+    let lock = client.lock(name());
+    take(&lock).await?.release().await?;
+    let before = proposals(cluster.node())?;
+    let rounds = 50;
+    for round in 0..rounds {
+        match round % 2 {
+            0 => take(&lock).await?.release().await?,
+            _ => lock.acquire().await?.release().await?,
+        }
+    }
+    let each = (proposals(cluster.node())? - before) / f64::from(rounds);
+    // The lease of the opening ends meanwhile, by a proposal of the server.
+    ensure!((1.9..2.2).contains(&each), "{each} proposals for a take and a release");
+    Ok(())
+}
+
+async fn a_refused_try_leaves_no_trace(cluster: &Cluster) -> Result<()> {
+    let (one, two) =
+        (tenure::connect(&cluster.url()).await?, tenure::connect(&cluster.url()).await?);
+    let name = name();
+    let guard = take(&one.lock(&name)).await?;
+    expect_busy(&two.lock(&name)).await?;
+    two.flush().await;
+    let before = revision(cluster.node())?;
+    for _ in 0..20 {
+        expect_busy(&two.lock(&name)).await?;
+    }
+    two.flush().await;
+    let after = revision(cluster.node())?;
+    ensure!(before == after, "twenty refused tries changed revision {before} to {after}");
+    guard.release().await?;
+    Ok(())
+}
+
+async fn keep_alives_do_not_grow_with_the_number_of_locks(cluster: &Cluster) -> Result<()> {
+    let client = tenure::connect(&cluster.url()).await?;
+    let (name, ttl) = (name(), Duration::from_secs(3));
+    let mut guards = Vec::new();
+    for number in 0..300 {
+        guards.push(take(&client.lock(format!("{name}/{number}")).ttl(ttl)).await?);
+    }
+    let leases = gateway(cluster.node(), "/v3/lease/leases", "{}")?;
+    // One of the opening, which may be over, and one for all locks.
+    let leases = leases.matches("\"ID\"").count();
+    ensure!(leases <= 2, "{leases} leases for 300 locks");
+    let asked = "grpc_server_msg_received_total{grpc_method=\"LeaseKeepAlive\"";
+    let before = metric(cluster.node(), asked)?;
+    // This is what is measured: three leases' worth of keeping alive.
+    tokio::time::sleep(ttl * 3).await;
+    let kept = metric(cluster.node(), asked)? - before;
+    ensure!((3.0..40.0).contains(&kept), "{kept} keep-alives for 300 locks in 9 s");
+    for guard in guards {
+        guard.check()?;
+        drop(guard);
+    }
+    client.flush().await;
+    ensure!(client.list(&name).await?.is_empty());
+    Ok(())
+}
+
+/// The watch for a lock's end begins long ago; when it has to be made anew, that is compacted away.
+async fn a_watch_that_was_compacted_away_is_not_asked_for_again_and_again(
+    cluster: &Cluster,
+) -> Result<()> {
+    let proxy = cluster.node().proxy()?;
+    let client = tenure::connect(&format!("etcd://{}", proxy.address())).await?;
+    let guard = take(&client.lock(name())).await?;
+    take(&client.lock(name())).await?.release().await?;
+    let now = revision(cluster.node())?;
+    let body = format!(r#"{{"revision":"{now}","physical":true}}"#);
+    gateway(cluster.node(), "/v3/kv/compaction", &body)?;
+    proxy.reset();
+    let looks = "grpc_server_started_total{grpc_method=\"Txn\"";
+    let before = metric(cluster.node(), looks)?;
+    // This is what is measured.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let looks = metric(cluster.node(), looks)? - before;
+    ensure!(looks < 8.0, "{looks} looks at one lock within 4 s");
+    guard.check()?;
+    guard.release().await?;
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! Watches for the deletion of single keys: one task and one stream for all of them. Whatever ends
+//! a watch, be it a deletion, a compaction or a broken stream, says the same: look again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tokio::sync::{mpsc, oneshot};
+
+use super::proto::{
+    WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse, WatchWish,
+};
+use super::wire::{Duplex, Method, Wire};
+
+/// Where watches are asked for.
+#[derive(Debug)]
+pub(super) struct Watches {
+    wishes: mpsc::UnboundedSender<Wish>,
+    last: AtomicI64,
+}
+
+#[derive(Debug)]
+enum Wish {
+    Watch(WatchCreateRequest, oneshot::Sender<()>),
+    Forget(i64),
+}
+
+type Stream = Duplex<WatchRequest, WatchResponse>;
+
+impl Watches {
+    /// The place to ask, and the task that does the work until the place is gone.
+    pub(super) fn new(wire: Arc<Wire>) -> (Watches, impl Future<Output = ()> + Send) {
+        let (wishes, asked) = mpsc::unbounded_channel();
+        (Watches { wishes, last: AtomicI64::new(0) }, run(wire, asked))
+    }
+
+    /// Returns when the key was deleted at `from` or later, or may have been.
+    pub(super) async fn until_deleted(&self, key: Vec<u8>, from: i64) {
+        let watch_id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let request =
+            WatchCreateRequest { key, start_revision: from, filters: vec![NO_PUT], watch_id };
+        let (sender, heard) = oneshot::channel();
+        let _forget = Forget { watches: self, watch_id };
+        if self.wishes.send(Wish::Watch(request, sender)).is_ok() {
+            // An error is a watch that ended otherwise.
+            let _look_again = heard.await;
+        }
+    }
+}
+
+/// Ends a watch that nobody waits for any more.
+struct Forget<'a> {
+    watches: &'a Watches,
+    watch_id: i64,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        // If the task is gone, so are its watches.
+        let _gone = self.watches.wishes.send(Wish::Forget(self.watch_id));
+    }
+}
+
+async fn run(wire: Arc<Wire>, mut wishes: mpsc::UnboundedReceiver<Wish>) {
+    let mut open = HashMap::new();
+    while let Some(wish) = wishes.recv().await {
+        let Wish::Watch(request, sender) = wish else { continue };
+        if let Ok(stream) = wire.open(WATCH).await {
+            open.insert(request.watch_id, sender);
+            if stream.out.send(create(request)).is_ok() {
+                serve(&wire, stream, &mut wishes, &mut open).await;
+            }
+        }
+        // Those who watched look for themselves meanwhile; this keeps them from asking too often.
+        tokio::time::sleep(AGAIN).await;
+        open.clear();
+    }
+}
+
+/// Works until the stream ends or the connection is left for another.
+async fn serve(
+    wire: &Wire,
+    mut stream: Stream,
+    wishes: &mut mpsc::UnboundedReceiver<Wish>,
+    open: &mut HashMap<i64, oneshot::Sender<()>>,
+) {
+    let mut generations = wire.generations();
+    while *generations.borrow_and_update() == stream.generation {
+        tokio::select! {
+            wish = wishes.recv() => {
+                let message = match wish {
+                    Some(Wish::Watch(request, sender)) => {
+                        open.insert(request.watch_id, sender);
+                        create(request)
+                    }
+                    Some(Wish::Forget(watch_id)) => match open.remove(&watch_id) {
+                        Some(_unheard) => cancel(watch_id),
+                        None => continue,
+                    },
+                    None => return,
+                };
+                if stream.out.send(message).is_err() {
+                    return;
+                }
+            }
+            message = stream.messages.next() => match message {
+                Some(Ok(answer)) => {
+                    if let Some(watch_id) = ring(&answer, open) {
+                        let _ended = stream.out.send(cancel(watch_id));
+                    }
+                }
+                Some(Err(status)) => return wire.stream_ended(stream.generation, Some(&status)),
+                None => return wire.stream_ended(stream.generation, None),
+            },
+            _new = generations.changed() => {}
+        }
+    }
+}
+
+/// Tells whoever waits for this. Returns the watch if the server still has it.
+fn ring(answer: &WatchResponse, open: &mut HashMap<i64, oneshot::Sender<()>>) -> Option<i64> {
+    if answer.events.is_empty() && !answer.canceled {
+        return None;
+    }
+    // Whoever waited may have gone.
+    let _unheard = open.remove(&answer.watch_id)?.send(());
+    (!answer.canceled).then_some(answer.watch_id)
+}
+
+fn create(request: WatchCreateRequest) -> WatchRequest {
+    WatchRequest { wish: Some(WatchWish::Create(request)) }
+}
+
+fn cancel(watch_id: i64) -> WatchRequest {
+    WatchRequest { wish: Some(WatchWish::Cancel(WatchCancelRequest { watch_id })) }
+}
+
+const WATCH: Method = Method("/etcdserverpb.Watch/Watch");
+/// Leaves out puts.
+const NO_PUT: i32 = 0;
+/// The pause before a stream that ended is opened again.
+const AGAIN: Duration = Duration::from_millis(30);
