@@ -312,7 +312,8 @@ with CuratorLock(client, "/locks/k"):
 client.stop()
 "#;
 
-/// The release and the proof of the next one: two requests, whatever the length of the queue.
+/// The release, and a proof and a look of the next one: three requests in two trips, whatever the
+/// length of the queue.
 async fn a_hand_over_costs_the_same_with_many_waiters(cluster: &Cluster) -> Result<Done> {
     let url = format!("{}/locks?session=20s", cluster.url());
     let (holder, waiters) = (open(&url).await?, open(&url).await?);
@@ -345,9 +346,9 @@ async fn a_hand_over_costs_the_same_with_many_waiters(cluster: &Cluster) -> Resu
             ensure!(done??, "a waiter did not hold");
         }
         let requests = counter(cluster, "zk_packets_received")? - before;
-        // One hand-over more than waiters: the first release, and each waiter's own.
+        // With the first release, which no waiter made.
         println!("{count} waiters: {requests} requests");
-        ensure!(requests <= 2 * count + 1 + PINGS, "{requests} requests for {count} waiters");
+        ensure!(requests <= 3 * count + 1 + PINGS, "{requests} requests for {count} waiters");
     }
     Ok(Done::Well)
 }

@@ -2,7 +2,8 @@
 //!
 //! `settings` reads the URL, `session` is the connection and what is known of our claims, `names`
 //! and `record` say what is where in the tree. `queue` and `single` decide who holds, in one layout
-//! each; `watch` waits, `people` and `examine` tell. The user's page is `docs/backends/zookeeper.md`.
+//! each; `watch` waits, `people` and `examine` tell. The user's page is
+//! `docs/backends/zookeeper.md`.
 
 mod examine;
 mod fault;

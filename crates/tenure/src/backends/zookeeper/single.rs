@@ -107,8 +107,8 @@ async fn create(
     }
 }
 
-/// The transaction that made both nodes, if one did: somebody may have deleted our lock by hand, and
-/// another have taken it.
+/// The transaction that made both nodes, if one did: somebody may have deleted our lock by hand,
+/// and another have taken it.
 async fn made_together(session: &Session, nodes: &Nodes, hold: &Stat) -> Result<Option<i64>> {
     let lock = session.client.check_stat(&nodes.lock).await.map_err(fault::from_client)?;
     if lock.is_some_and(|lock| lock.czxid == hold.czxid) {
