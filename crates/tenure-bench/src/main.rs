@@ -7,6 +7,7 @@ mod etcd;
 mod memory;
 mod postgres;
 mod run;
+mod zookeeper;
 
 use std::process::ExitCode;
 
@@ -49,6 +50,11 @@ const SCENARIOS: &[Scenario] = &[
         name: "run",
         about: "a command under a lock, from the shell's point of view",
         compare: run::compare,
+    },
+    Scenario {
+        name: "zookeeper",
+        about: "acquire + release on ZooKeeper, one server",
+        compare: zookeeper::compare,
     },
 ];
 

@@ -55,6 +55,18 @@ pub fn all() -> Vec<Fixture> {
         },
         Fixture { name: "etcd", start: || Box::pin(server(Topology::Etcd, "")) },
         Fixture { name: "etcd3", start: || Box::pin(server(Topology::Etcd3, "")) },
+        Fixture {
+            name: "zookeeper",
+            start: || Box::pin(server(Topology::Zookeeper, "session=3s")),
+        },
+        Fixture {
+            name: "zookeeper-ephemeral",
+            start: || Box::pin(server(Topology::Zookeeper, "session=3s&layout=ephemeral")),
+        },
+        Fixture {
+            name: "zookeeper3",
+            start: || Box::pin(server(Topology::Zookeeper3, "session=3s")),
+        },
     ]
 }
 

@@ -21,6 +21,8 @@ pub mod redis;
 pub mod redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 #[cfg(feature = "etcd")]
 #[doc(inline)]
@@ -43,6 +45,9 @@ pub use redlock::Redlock;
 #[cfg(feature = "sqlite")]
 #[doc(inline)]
 pub use sqlite::Sqlite;
+#[cfg(feature = "zookeeper")]
+#[doc(inline)]
+pub use zookeeper::Zookeeper;
 
 /// Makes `open`, which finds the backend of a URL by its scheme.
 macro_rules! backends {
@@ -71,6 +76,7 @@ backends! {
     redis      "redis"     ["redis", "rediss", "redis+unix", "redis+sentinel", "redis+cluster"];
     redlock    "redlock"   ["redlock"];
     sqlite     "sqlite"    ["sqlite"];
+    zookeeper  "zookeeper" ["zk"];
 }
 
 #[allow(dead_code, reason = "used only where a backend is left out of the build")]
