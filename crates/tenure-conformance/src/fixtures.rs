@@ -9,6 +9,7 @@ use tenure::Config;
 use tenure::backend::Backend;
 use tenure::backends::Memory;
 use tenure::layers::{Retry, Timeout};
+use tenure_servers::Topology;
 
 use crate::bench::Store;
 use crate::fault::{Faults, Faulty};
@@ -30,6 +31,8 @@ pub fn all() -> Vec<Fixture> {
         Fixture { name: "memory+slow", start: || Box::pin(async { memory(slow) }) },
         Fixture { name: "memory+flaky", start: || Box::pin(async { memory(flaky) }) },
         Fixture { name: "sqlite", start: || Box::pin(sqlite()) },
+        Fixture { name: "consul", start: || Box::pin(server(Topology::Consul, "min_ttl=1s")) },
+        Fixture { name: "consul3", start: || Box::pin(server(Topology::Consul3, "min_ttl=1s")) },
     ]
 }
 
@@ -65,6 +68,12 @@ async fn sqlite() -> Result<Store> {
     let folder = tempfile::tempdir()?;
     let url = format!("sqlite://{}/locks.db", folder.path().display());
     by_url(url, folder)
+}
+
+/// A real server, one for all cases of this process: their keys keep them apart.
+async fn server(topology: Topology, options: &'static str) -> Result<Store> {
+    let cluster = tokio::task::spawn_blocking(move || tenure_servers::shared(topology)).await??;
+    by_url(format!("{}?{options}", cluster.url()), ())
 }
 
 fn by_url(url: String, keep: impl Send + Sync + 'static) -> Result<Store> {

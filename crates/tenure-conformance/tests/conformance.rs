@@ -16,7 +16,12 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // Most cases wait most of the time.
     arguments.test_threads.get_or_insert(8);
-    let trials = fixtures::all().into_iter().flat_map(trials).collect();
+    // A server that no trial asks for need not be started.
+    let filter = arguments.filter.clone().unwrap_or_default();
+    let wanted = filter.split_once("::").map(|(fixture, _)| fixture.to_owned());
+    let fixtures = fixtures::all().into_iter();
+    let fixtures = fixtures.filter(|f| wanted.as_deref().is_none_or(|name| name == f.name));
+    let trials = fixtures.flat_map(trials).collect();
     libtest_mimic::run(&arguments, trials).exit();
 }
 

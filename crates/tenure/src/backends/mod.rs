@@ -34,6 +34,7 @@ macro_rules! backends {
 }
 backends! {
     // module  type    feature   URL schemes
+    consul     Consul  "consul"  ["consul", "consuls"];
     memory     Memory  "memory"  ["memory"];
     sqlite     Sqlite  "sqlite"  ["sqlite"];
 }

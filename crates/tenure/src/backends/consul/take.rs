@@ -1,0 +1,296 @@
+//! Asking for a lock: one transaction if it is free, a place in the queue if it is not.
+
+use super::Inner;
+use super::api::{Entry, Op, Txn, Why};
+use super::names::{Card, LOCK_FLAG, Names};
+use super::table::{Front, Place, Record, stale};
+use super::view::{self, State, View};
+use super::wait::DELAYED;
+use crate::backend::{Claim, Grant, Note};
+use crate::claim::{Attempt, Busy, Holder};
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, ErrorKind, Result};
+
+/// An ask under way.
+struct Asking<'a> {
+    inner: &'a Inner,
+    claim: &'a Claim,
+    names: Names,
+    record: Record,
+    /// When the core began to count.
+    asked: Moment,
+}
+
+/// On which grounds the lock is bid for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bid {
+    /// As one who has waited.
+    waited: bool,
+    /// The index of the lock's key, if a peer left it behind.
+    left: Option<u64>,
+    /// The index of a queue in which nobody waits any more.
+    empty: Option<u64>,
+}
+
+/// What became of a bid.
+enum Outcome {
+    Won(Grant),
+    Refused(Why),
+}
+
+/// The session is gone: begin anew.
+enum Step {
+    Answer(Attempt<Grant>),
+    SessionGone,
+}
+
+impl Inner {
+    /// Takes the lock, or says who is in the way.
+    pub(super) async fn take(&self, claim: &Claim) -> Result<Attempt<Grant>> {
+        let asked = Clock::Boot.now();
+        for _ in 0..SESSIONS_MAX {
+            let record = self.record(claim).await?;
+            let names = Names::new(&claim.key);
+            match (Asking { inner: self, claim, names, record, asked }).ask().await? {
+                Step::Answer(attempt) => return Ok(attempt),
+                Step::SessionGone => self.table.lose(claim.owner),
+            }
+        }
+        let message = "consul ends our sessions as soon as they are made; look at its log";
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+
+    /// What is known of the claim, on a session that lives and was renewed lately.
+    async fn record(&self, claim: &Claim) -> Result<Record> {
+        if let Some(record) = self.table.get(claim.owner) {
+            if record.session.refresh(&self.api, stale(record.session.ttl)).await? {
+                self.pay_debts(&record.session).await;
+                return Ok(record);
+            }
+            self.table.lose(claim.owner);
+        }
+        let session = self.sessions.find(&self.api, claim, self.lock_delay).await?;
+        Ok(self.table.enter(claim.owner, &claim.key, &session))
+    }
+}
+
+impl Asking<'_> {
+    async fn ask(&self) -> Result<Step> {
+        let (mut bid, mut created) = (Bid::default(), None);
+        if let Some(place) = &self.record.place {
+            created = Some(place.created);
+            bid.waited = true;
+            if !matches!(place.front, Front::Turn)
+                && let Some(answer) = self.look_first(place, &mut bid).await?
+            {
+                return Ok(Step::Answer(answer));
+            }
+        }
+        for _ in 0..BIDS_MAX {
+            match self.bid(bid).await? {
+                Outcome::Won(grant) => return Ok(Step::Answer(Attempt::Granted(grant))),
+                Outcome::Refused(Why::Session) => return Ok(Step::SessionGone),
+                Outcome::Refused(Why::LockDelay) => return Ok(self.delayed(bid)),
+                Outcome::Refused(Why::Check) => {}
+            }
+            let view = match (created, self.claim.waits) {
+                (None, true) => match self.queue_up().await? {
+                    Ok((view, place)) => {
+                        created = Some(place);
+                        view
+                    }
+                    Err(Why::Session) => return Ok(Step::SessionGone),
+                    Err(_) => return Ok(self.delayed(bid)),
+                },
+                _ => self.view().await?,
+            };
+            bid.waited = created.is_some();
+            if let Some(answer) = self.judge(&view, created, &mut bid).await? {
+                return Ok(Step::Answer(answer));
+            }
+        }
+        Ok(Step::Answer(Attempt::Busy(Busy::new(self.claim.key.clone()))))
+    }
+
+    /// A waiter whose turn it is not reads before it writes: a refused write costs the leader as
+    /// much as any other. Only who sees the lock free twice, with the same one in front who does not
+    /// take it, passes that one by: it is dead, and its session has not ended yet.
+    async fn look_first(&self, place: &Place, bid: &mut Bid) -> Result<Option<Attempt<Grant>>> {
+        let owner = self.claim.owner;
+        let lock = self.inner.api.read(&self.names.lock()).await?;
+        if let State::Held(entry) = view::state(&self.claim.key, lock.as_ref())? {
+            self.inner.table.change_place(owner, |place| place.stalled = None);
+            return self.held(entry, Some(place.ahead)).await.map(Some);
+        }
+        let view = self.view().await?;
+        let first = view.places.first().map(|(_, entry)| entry.created);
+        let stalled = place.stalled.is_some() && place.stalled == first;
+        self.inner.table.change_place(owner, |place| place.stalled = first);
+        if stalled && let State::Free(left) = view::state(&self.claim.key, view.lock.as_ref())? {
+            bid.left = left;
+            return Ok(None);
+        }
+        self.judge(&view, Some(place.created), bid).await
+    }
+
+    /// The answer to what was seen, or the grounds for the next bid.
+    async fn judge(
+        &self,
+        view: &View,
+        created: Option<u64>,
+        bid: &mut Bid,
+    ) -> Result<Option<Attempt<Grant>>> {
+        let ahead = created.map(|created| view.ahead(created));
+        match view::state(&self.claim.key, view.lock.as_ref())? {
+            State::Held(entry) => return self.held(entry, ahead).await.map(Some),
+            State::Free(left) => bid.left = left,
+        }
+        let others = ahead.unwrap_or_else(|| view.ahead(u64::MAX));
+        if others > 0 {
+            // Free, but those who wait come first.
+            let mut busy = Busy::new(self.claim.key.clone());
+            busy.ahead = Some(others);
+            return Ok(Some(Attempt::Busy(busy)));
+        }
+        bid.empty = view.queue.as_ref().filter(|_| created.is_none()).map(|queue| queue.modified);
+        Ok(None)
+    }
+
+    /// The lock is held: perhaps by this very claim, if the answer to an earlier ask was lost.
+    async fn held(&self, entry: &Entry, ahead: Option<u32>) -> Result<Attempt<Grant>> {
+        if !view::is_held_by(entry, self.claim.owner, &self.record) {
+            return Ok(Attempt::Busy(view::busy(&self.claim.key, entry, ahead)));
+        }
+        // Where it waited as well, the place has to go.
+        self.inner.api.transact(&[Op::Delete(self.names.place(self.claim.owner))]).await?;
+        self.granted(entry).map(Attempt::Granted)
+    }
+
+    async fn bid(&self, bid: Bid) -> Result<Outcome> {
+        let (table, owner) = (&self.inner.table, self.claim.owner);
+        table.change_place(owner, |place| place.front = Front::Unknown);
+        table.doubts(owner);
+        let answer = self.inner.api.transact(&self.steps(bid)).await?;
+        table.knows(owner);
+        match answer {
+            Txn::Done(entries) => {
+                let lock = self.names.lock();
+                let entry = entries.iter().find(|entry| entry.key == lock);
+                self.granted(entry.ok_or_else(incomplete)?).map(Outcome::Won)
+            }
+            Txn::Refused(refusals) => Ok(Outcome::Refused(worst(&refusals))),
+        }
+    }
+
+    /// The checks make a transaction of it that can be refused; a bare lock would be granted again
+    /// to another claim of the same session.
+    fn steps(&self, bid: Bid) -> Vec<Op> {
+        let (names, owner) = (&self.names, self.claim.owner);
+        let mut steps = vec![Op::CheckAbsent(names.grave(owner))];
+        steps.push(match bid.left {
+            Some(index) => Op::CheckIndex(names.lock(), index),
+            None => Op::CheckAbsent(names.lock()),
+        });
+        match (bid.waited, bid.empty) {
+            (true, _) => {}
+            (false, None) => steps.push(Op::CheckAbsent(names.queue())),
+            (false, Some(index)) => {
+                steps.push(Op::CheckIndex(names.queue(), index));
+                steps.push(Op::Delete(names.queue()));
+            }
+        }
+        steps.push(Op::Lock {
+            key: names.lock(),
+            session: self.record.session.id.clone(),
+            flags: LOCK_FLAG,
+            value: self.card(),
+        });
+        if bid.waited {
+            // Wakes the next waiter, who then watches the lock.
+            steps.push(Op::Delete(names.place(owner)));
+        }
+        steps
+    }
+
+    /// Takes a place in the queue, and looks at the lock in the same moment.
+    async fn queue_up(&self) -> Result<Result<(View, u64), Why>> {
+        let (names, owner, table) = (&self.names, self.claim.owner, &self.inner.table);
+        let steps = [
+            Op::CheckAbsent(names.grave(owner)),
+            Op::Lock {
+                key: names.place(owner),
+                session: self.record.session.id.clone(),
+                flags: 0,
+                value: self.card(),
+            },
+            Op::Set(names.queue(), owner.to_string()),
+            Op::Tree(names.tree()),
+        ];
+        table.doubts(owner);
+        let answer = self.inner.api.transact(&steps).await?;
+        table.knows(owner);
+        let entries = match answer {
+            Txn::Done(entries) => entries,
+            Txn::Refused(refusals) => return Ok(Err(worst(&refusals))),
+        };
+        let created = entries.first().ok_or_else(incomplete)?.created;
+        // The first two answer the steps that wrote.
+        let view = View::new(&self.claim.key, entries.into_iter().skip(2));
+        table.queued(owner, created, view.ahead(created), view.front(created));
+        Ok(Ok((view, created)))
+    }
+
+    async fn view(&self) -> Result<View> {
+        let entries = self.inner.api.read_all(&self.names.tree()).await?;
+        Ok(View::new(&self.claim.key, entries))
+    }
+
+    /// Consul keeps the lock after a session ended that held it, and does not say for how long.
+    fn delayed(&self, bid: Bid) -> Step {
+        let mut busy = Busy::new(self.claim.key.clone());
+        let note = Note::new("consul", "", 0, "nobody, but the lock-delay of an ended session");
+        busy.holder = Some(Box::new(Holder::new(&note)));
+        busy.retry_after = Some(DELAYED);
+        if bid.waited {
+            self.inner.table.change_place(self.claim.owner, |place| place.delayed = true);
+        }
+        Step::Answer(Attempt::Busy(busy))
+    }
+
+    fn granted(&self, entry: &Entry) -> Result<Grant> {
+        let odd = || Error::new(ErrorKind::Internal, "consul gave an index that is no token");
+        let token = view::token(entry).ok_or_else(odd)?;
+        self.inner.table.granted(self.claim.owner, token);
+        Ok(Grant::new(token, self.record.session.lease_from(self.asked)))
+    }
+
+    fn card(&self) -> String {
+        let card = Card {
+            owner: self.claim.owner,
+            ttl: self.record.session.ttl,
+            lock_delay: self.inner.lock_delay,
+            note: self.claim.note.clone(),
+        };
+        card.encode()
+    }
+}
+
+/// Of several reasons the one that decides: without a session nothing else matters.
+fn worst(refusals: &[super::api::Refusal]) -> Why {
+    let has = |why| refusals.iter().any(|refusal| refusal.why == why);
+    match () {
+        () if has(Why::Session) => Why::Session,
+        () if has(Why::Check) => Why::Check,
+        () if has(Why::LockDelay) => Why::LockDelay,
+        () => Why::Check,
+    }
+}
+
+fn incomplete() -> Error {
+    Error::new(ErrorKind::Unavailable, "consul left out a part of its answer")
+}
+
+/// How often one ask begins anew because its session is gone.
+const SESSIONS_MAX: usize = 3;
+/// How often one ask tries to take a lock that others are quicker to take.
+const BIDS_MAX: usize = 3;
