@@ -111,6 +111,15 @@ impl Api {
         entries(&answer)
     }
 
+    /// All keys of one lock. By a transaction, because their common beginning is no path that an HTTP
+    /// server leaves as it is.
+    pub(super) async fn read_tree(&self, prefix: String) -> Result<Vec<Entry>> {
+        match self.transact(&[Op::Tree(prefix)]).await? {
+            Txn::Done(entries) => Ok(entries),
+            Txn::Refused(_) => Err(odd("a refusal to read")),
+        }
+    }
+
     /// One key, once it has changed since `index`; at once if that is 0.
     pub(super) async fn watch(&self, key: &str, index: u64, wait: Duration) -> Result<Seen> {
         let query = match index {

@@ -155,7 +155,7 @@ impl Inner {
     /// Takes the mark of a queue away if nobody waits, else leaves that to the last one. What fails
     /// here costs the next who takes this lock a request, nothing else.
     async fn sweep(&self, key: &Key, names: &Names) {
-        let Ok(entries) = self.api.read_all(&names.tree()).await else { return };
+        let Ok(entries) = self.api.read_tree(names.tree()).await else { return };
         let view = View::new(key, entries);
         let Some(queue) = view.queue else { return };
         let check = Op::CheckIndex(queue.key.clone(), queue.modified);

@@ -18,13 +18,13 @@ use crate::key::Key;
 
 impl Inner {
     pub(super) async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
-        let prefix = match scope {
-            Scope::Key(key) => Names::new(key).tree(),
-            Scope::Prefix(prefix) => common_prefix(prefix).to_owned(),
+        let entries = match scope {
+            Scope::Key(key) => self.api.read_tree(Names::new(key).tree()).await?,
+            Scope::Prefix(prefix) => self.api.read_all(common_prefix(prefix)).await?,
         };
         let mut held: HashMap<Key, Entry> = HashMap::new();
         let mut places: HashMap<Key, Vec<Entry>> = HashMap::new();
-        for entry in self.api.read_all(&prefix).await? {
+        for entry in entries {
             match role(&entry.key) {
                 Some(Role::Lock(key)) if entry.session.is_some() && scope.holds(&key) => {
                     held.insert(key, entry);

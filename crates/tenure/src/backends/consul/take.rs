@@ -241,7 +241,7 @@ impl Asking<'_> {
     }
 
     async fn view(&self) -> Result<View> {
-        let entries = self.inner.api.read_all(&self.names.tree()).await?;
+        let entries = self.inner.api.read_tree(self.names.tree()).await?;
         Ok(View::new(&self.claim.key, entries))
     }
 
