@@ -21,8 +21,7 @@ pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
     for chunk in digits.chunks(4) {
         let mut bits = 0_u32;
         for digit in chunk {
-            let sixth = DIGITS.iter().position(|known| known == digit)?;
-            bits = bits << 6 | u32::try_from(sixth).ok()?;
+            bits = bits << 6 | u32::from(sixth(*digit)?);
         }
         let whole = match chunk.len() {
             4 => 3,
@@ -34,6 +33,17 @@ pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
         bytes.extend(&bits.to_be_bytes()[1..=whole]);
     }
     Some(bytes)
+}
+
+fn sixth(digit: u8) -> Option<u8> {
+    match digit {
+        b'A'..=b'Z' => Some(digit - b'A'),
+        b'a'..=b'z' => Some(digit - b'a' + 26),
+        b'0'..=b'9' => Some(digit - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    }
 }
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

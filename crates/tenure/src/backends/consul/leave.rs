@@ -147,8 +147,10 @@ impl Inner {
     /// Whoever came last to a queue takes its mark away.
     async fn sweep_if_last(&self, owner: Owner, record: &Record, names: &Names, seen: &[Entry]) {
         let (queue, owner) = (names.queue(), owner.to_string());
-        if seen.iter().any(|entry| entry.key == queue && entry.value == owner) {
-            self.sweep(&record.key, names).await;
+        match seen.iter().find(|entry| entry.key == queue) {
+            Some(entry) if entry.value == owner => self.sweep(&record.key, names).await,
+            Some(_) => self.table.crowd(&record.key),
+            None => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! What this client has at the server: which claim hangs on which session, who waits where in the
 //! queue. Only a memory of answers; the server decides.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,7 +34,8 @@ pub(super) struct Record {
 pub(super) struct Place {
     /// Places are ordered by this.
     pub(super) created: u64,
-    pub(super) ahead: u32,
+    /// How many are before it, once it has looked.
+    pub(super) ahead: Option<u32>,
     pub(super) front: Front,
     /// Consul keeps the lock for a while after a session ended: no use in looking at it.
     pub(super) delayed: bool,
@@ -63,6 +64,8 @@ struct Inner {
     records: HashMap<Owner, Record>,
     /// The waiters of this client, by key and place.
     lines: HashMap<Key, Line>,
+    /// Keys for which others waited when this client gave them back.
+    crowded: HashSet<Key>,
 }
 
 #[derive(Debug, Default)]
@@ -110,7 +113,7 @@ impl Table {
         }
     }
 
-    pub(super) fn queued(&self, owner: Owner, created: u64, ahead: u32, front: Front) {
+    pub(super) fn queued(&self, owner: Owner, created: u64, ahead: Option<u32>, front: Front) {
         let mut inner = self.inner();
         let Some(record) = inner.records.get_mut(&owner) else { return };
         record.queued = true;
@@ -198,6 +201,20 @@ impl Table {
         others.any(|(_, record)| record.key == *key && record.token.is_some())
     }
 
+    /// Others waited for the key when we gave it back.
+    pub(super) fn crowd(&self, key: &Key) {
+        let mut inner = self.inner();
+        if inner.crowded.len() >= CROWDED_MAX {
+            inner.crowded.clear();
+        }
+        inner.crowded.insert(key.clone());
+    }
+
+    /// Whether others waited for the key when we last gave it back. Says so once.
+    pub(super) fn was_crowded(&self, key: &Key) -> bool {
+        self.inner().crowded.remove(key)
+    }
+
     fn change(&self, owner: Owner, change: impl FnOnce(&mut Record)) {
         if let Some(record) = self.inner().records.get_mut(&owner) {
             change(record);
@@ -227,3 +244,6 @@ impl Inner {
 pub(super) fn stale(ttl: Duration) -> Duration {
     ttl / 3
 }
+
+/// What is remembered only to save a request need not be remembered for ever.
+const CROWDED_MAX: usize = 1000;

@@ -35,7 +35,24 @@ struct Bid {
 /// What became of a bid.
 enum Outcome {
     Won(Grant),
+    /// Somebody has the lock, or others wait for it.
+    Crossed(Crossed),
     Refused(Why),
+}
+
+/// Which keys were in the way.
+#[derive(Clone, Copy, Debug)]
+struct Crossed {
+    lock: bool,
+    queue: bool,
+}
+
+/// A place in the queue, and what was seen when it was taken.
+struct Joined {
+    created: u64,
+    lock: Option<Entry>,
+    /// Whether others were there before.
+    behind: bool,
 }
 
 /// The session is gone: begin anew.
@@ -86,26 +103,32 @@ impl Asking<'_> {
                 return Ok(Step::Answer(answer));
             }
         }
+        let waits = self.claim.waits;
+        // Where others waited a moment ago, a bid would be refused.
+        let crowded = waits && !bid.waited && self.inner.table.was_crowded(&self.claim.key);
+        let mut crossed = crowded.then_some(Crossed { lock: true, queue: true });
         for _ in 0..BIDS_MAX {
-            match self.bid(bid).await? {
-                Outcome::Won(grant) => return Ok(Step::Answer(Attempt::Granted(grant))),
-                Outcome::Refused(Why::Session) => return Ok(Step::SessionGone),
-                Outcome::Refused(Why::LockDelay) => return Ok(self.delayed(bid)),
-                Outcome::Refused(Why::Check) => {}
-            }
-            let view = match (created, self.claim.waits) {
-                (None, true) => match self.queue_up().await? {
-                    Ok((view, place)) => {
-                        created = Some(place);
-                        view
-                    }
+            let crossed = match crossed.take() {
+                Some(crossed) => crossed,
+                None => match self.bid(bid).await? {
+                    Outcome::Won(grant) => return Ok(Step::Answer(Attempt::Granted(grant))),
+                    Outcome::Refused(Why::Session) => return Ok(Step::SessionGone),
+                    Outcome::Refused(_) => return Ok(self.delayed(bid)),
+                    Outcome::Crossed(crossed) => crossed,
+                },
+            };
+            let answer = if waits && created.is_none() {
+                let joined = match self.queue_up(crossed).await? {
+                    Ok(joined) => joined,
                     Err(Why::Session) => return Ok(Step::SessionGone),
                     Err(_) => return Ok(self.delayed(bid)),
-                },
-                _ => self.view().await?,
+                };
+                (bid.waited, created) = (true, Some(joined.created));
+                self.welcome(&joined, &mut bid).await?
+            } else {
+                self.judge(&self.view().await?, created, &mut bid).await?
             };
-            bid.waited = created.is_some();
-            if let Some(answer) = self.judge(&view, created, &mut bid).await? {
+            if let Some(answer) = answer {
                 return Ok(Step::Answer(answer));
             }
         }
@@ -120,7 +143,7 @@ impl Asking<'_> {
         let lock = self.inner.api.read(&self.names.lock()).await?;
         if let State::Held(entry) = view::state(&self.claim.key, lock.as_ref())? {
             self.inner.table.change_place(owner, |place| place.stalled = None);
-            return self.held(entry, Some(place.ahead)).await.map(Some);
+            return self.held(entry, place.ahead).await.map(Some);
         }
         let view = self.view().await?;
         let first = view.places.first().map(|(_, entry)| entry.created);
@@ -131,6 +154,21 @@ impl Asking<'_> {
             return Ok(None);
         }
         self.judge(&view, Some(place.created), bid).await
+    }
+
+    /// The answer to somebody who has just joined the queue, or the grounds for the next bid.
+    async fn welcome(&self, joined: &Joined, bid: &mut Bid) -> Result<Option<Attempt<Grant>>> {
+        let ahead = (!joined.behind).then_some(0);
+        match view::state(&self.claim.key, joined.lock.as_ref())? {
+            State::Held(entry) => self.held(entry, ahead).await.map(Some),
+            State::Free(_) if joined.behind => {
+                Ok(Some(Attempt::Busy(Busy::new(self.claim.key.clone()))))
+            }
+            State::Free(left) => {
+                bid.left = left;
+                Ok(None)
+            }
+        }
     }
 
     /// The answer to what was seen, or the grounds for the next bid.
@@ -178,7 +216,13 @@ impl Asking<'_> {
                 let entry = entries.iter().find(|entry| entry.key == lock);
                 self.granted(entry.ok_or_else(incomplete)?).map(Outcome::Won)
             }
-            Txn::Refused(refusals) => Ok(Outcome::Refused(worst(&refusals))),
+            Txn::Refused(refusals) => Ok(match worst(&refusals) {
+                Why::Check => {
+                    let crosses = |op| refusals.iter().any(|refusal| refusal.op == op);
+                    Outcome::Crossed(Crossed { lock: crosses(1), queue: crosses(2) })
+                }
+                why => Outcome::Refused(why),
+            }),
         }
     }
 
@@ -212,32 +256,72 @@ impl Asking<'_> {
         steps
     }
 
-    /// Takes a place in the queue, and looks at the lock in the same moment.
-    async fn queue_up(&self) -> Result<Result<(View, u64), Why>> {
-        let (names, owner, table) = (&self.names, self.claim.owner, &self.inner.table);
-        let steps = [
-            Op::CheckAbsent(names.grave(owner)),
-            Op::Lock {
-                key: names.place(owner),
-                session: self.record.session.id.clone(),
-                flags: 0,
-                value: self.card(),
-            },
-            Op::Set(names.queue(), owner.to_string()),
-            Op::Tree(names.tree()),
-        ];
-        table.doubts(owner);
-        let answer = self.inner.api.transact(&steps).await?;
-        table.knows(owner);
-        let entries = match answer {
-            Txn::Done(entries) => entries,
-            Txn::Refused(refusals) => return Ok(Err(worst(&refusals))),
+    /// Takes a place at the end of the queue. The answer says who was the last before us, and who
+    /// holds the lock; what does not change with the length of the queue.
+    async fn queue_up(&self, mut crossed: Crossed) -> Result<Result<Joined, Why>> {
+        let (table, owner) = (&self.inner.table, self.claim.owner);
+        for _ in 0..JOINS_MAX {
+            table.doubts(owner);
+            let answer = self.inner.api.transact(&self.joining(crossed)).await?;
+            table.knows(owner);
+            match answer {
+                Txn::Done(entries) => return self.joined(&entries, crossed).map(Ok),
+                Txn::Refused(refusals) => match worst(&refusals) {
+                    Why::Check => {
+                        let changed = |op| refusals.iter().any(|refusal| refusal.op == op);
+                        crossed.queue ^= changed(1);
+                        crossed.lock &= !changed(2);
+                    }
+                    why => return Ok(Err(why)),
+                },
+            }
+        }
+        let message = "others come and go too fast to join the queue";
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+
+    /// A read of a key that is not there refuses the whole, so what is read depends on what was seen.
+    fn joining(&self, crossed: Crossed) -> Vec<Op> {
+        let (names, owner) = (&self.names, self.claim.owner);
+        let mut steps = vec![Op::CheckAbsent(names.grave(owner))];
+        steps.push(match crossed.queue {
+            true => Op::Get(names.queue()),
+            false => Op::CheckAbsent(names.queue()),
+        });
+        if crossed.lock {
+            steps.push(Op::Get(names.lock()));
+        }
+        steps.push(Op::Lock {
+            key: names.place(owner),
+            session: self.record.session.id.clone(),
+            flags: 0,
+            value: self.card(),
+        });
+        steps.push(Op::Set(names.queue(), owner.to_string()));
+        steps
+    }
+
+    fn joined(&self, entries: &[Entry], crossed: Crossed) -> Result<Joined> {
+        let (names, owner) = (&self.names, self.claim.owner);
+        let (lock, queue, place) = (names.lock(), names.queue(), names.place(owner));
+        let find = |key: &str| entries.iter().find(|entry| entry.key == key);
+        let created = find(&place).ok_or_else(incomplete)?.created;
+        let (before, lock) = (find(&queue).filter(|_| crossed.queue), find(&lock).cloned());
+        // Asked again after a lost answer, the place is older than this request.
+        let new = entries.last().is_some_and(|queue| queue.modified == created);
+        let last = before.and_then(|queue| queue.value.parse().ok());
+        let front = match (before, last) {
+            _ if !new => Front::Unknown,
+            (None, _) => Front::Head { index: lock.as_ref().map_or(0, |lock| lock.modified) },
+            // Whoever marked the queue took its place in the same moment.
+            (Some(queue), Some(last)) => {
+                Front::Behind { place: names.place(last), owner: last, index: queue.modified }
+            }
+            (Some(_), None) => Front::Unknown,
         };
-        let created = entries.first().ok_or_else(incomplete)?.created;
-        // The first two answer the steps that wrote.
-        let view = View::new(&self.claim.key, entries.into_iter().skip(2));
-        table.queued(owner, created, view.ahead(created), view.front(created));
-        Ok(Ok((view, created)))
+        let ahead = (new && before.is_none()).then_some(0);
+        self.inner.table.queued(owner, created, ahead, front);
+        Ok(Joined { created, lock, behind: before.is_some() || !new })
     }
 
     async fn view(&self) -> Result<View> {
@@ -292,5 +376,7 @@ fn incomplete() -> Error {
 
 /// How often one ask begins anew because its session is gone.
 const SESSIONS_MAX: usize = 3;
+/// How often one ask tries to join a queue that is being made or swept away.
+const JOINS_MAX: usize = 4;
 /// How often one ask tries to take a lock that others are quicker to take.
 const BIDS_MAX: usize = 3;

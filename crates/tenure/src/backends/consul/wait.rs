@@ -123,7 +123,7 @@ impl Inner {
 
     async fn look_around(&self, claim: &Claim, names: &Names, created: u64) -> Result<Front> {
         let view = View::new(&claim.key, self.api.read_tree(names.tree()).await?);
-        self.table.change_place(claim.owner, |place| place.ahead = view.ahead(created));
+        self.table.change_place(claim.owner, |place| place.ahead = Some(view.ahead(created)));
         let front = view.front(created);
         match (&front, view::state(&claim.key, view.lock.as_ref())?) {
             (Front::Head { .. }, State::Free(_)) => Ok(Front::Turn),
