@@ -74,6 +74,14 @@ pub fn fetch(bundle: Bundle) -> Result<PathBuf> {
     get::provide(bundle)
 }
 
+/// A command that runs another program of a server, such as `etcdctl` of [`Bundle::Etcd`].
+///
+/// # Errors
+/// When it cannot be had, with the reason.
+pub fn tool(bundle: Bundle, name: &str) -> Result<std::process::Command> {
+    get::tool(bundle, name)
+}
+
 /// Removes this file or folder when the process ends, however it ends.
 pub fn remove_at_exit(path: &std::path::Path) {
     guardian::remove_at_exit(path);

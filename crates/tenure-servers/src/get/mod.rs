@@ -10,6 +10,7 @@ mod mirror;
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use bundle::fetch;
 
@@ -72,6 +73,19 @@ pub(crate) fn program(bundle: Bundle) -> Result<Program> {
     }
     let root = fetch(bundle)?;
     Ok(Program { path: root.join(deb::program(bundle)), root: Some(root), version: None })
+}
+
+/// A command that runs another program of a server's bundle, or of the host beside the server.
+pub(crate) fn tool(bundle: Bundle, name: &str) -> Result<Command> {
+    let program = program(bundle)?.sibling(name);
+    if !program.path.is_file() {
+        let reason = format!("there is no `{name}` beside it");
+        return Err(Error::missing(bundle.name(), reason));
+    }
+    let mut argv = program.argv(None).into_iter();
+    let mut command = Command::new(argv.next().unwrap_or_default());
+    command.args(argv);
+    Ok(command)
 }
 
 /// The class path and the Java to run ZooKeeper with.
