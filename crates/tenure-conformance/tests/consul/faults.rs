@@ -9,7 +9,7 @@ use tenure::backends::Consul;
 use tenure::{Attempt, ErrorKind, LostReason};
 use tenure_conformance::bench::{expect_busy, soon, take, until_waiters};
 use tenure_servers::wire::http::json_field;
-use tenure_servers::{Cluster, Direction};
+use tenure_servers::{Cluster, Direction, Node};
 
 use super::{SECOND, cases, claim, connect, field, keys, put, url};
 
@@ -23,6 +23,7 @@ cases! {
     a_release_that_never_arrived_is_paid_with_the_next_renewal Consul;
     a_killed_leader_is_doubt_and_not_loss Consul3;
     a_stopped_agent_is_left_for_another Consul3;
+    a_session_that_dies_with_its_server_is_a_loss_and_said_so Consul3;
     a_token_grows_when_all_servers_were_killed Consul3;
 }
 
@@ -99,7 +100,8 @@ async fn a_lost_answer_to_an_ask_finds_its_own_grant(cluster: &Cluster) -> Resul
         let lock = client.lock(format!("k{round}"));
         proxy.swallow_answer(1);
         let guard = soon("acquire", lock.acquire()).await??;
-        let held: u64 = field(cluster.node(), &format!("k{round}/.lock"), "ModifyIndex")?.parse()?;
+        let held: u64 =
+            field(cluster.node(), &format!("k{round}/.lock"), "ModifyIndex")?.parse()?;
         ensure!(guard.token().get() == held, "{} but {held} is held", guard.token());
         guard.release().await?;
         client.flush().await;
@@ -236,22 +238,45 @@ async fn until_more(grants: &AtomicU64, more: u64) -> Result<()> {
     tokio::time::timeout(SECOND * 60, count).await.context("no more grants")
 }
 
-/// A stopped agent accepts connections and is silent.
+/// A stopped agent accepts connections and is silent. If it is a server, the others strike it off
+/// the catalog after a while, and with it the sessions that belong to it.
 async fn a_stopped_agent_is_left_for_another(cluster: &Cluster) -> Result<()> {
+    let (hosts, follower) = follower_first(cluster)?;
+    let node = r#"{"Node":"locks","Address":"127.0.0.1","NodeMeta":{"external-node":"true"}}"#;
+    put(cluster.node(), "/v1/catalog/register", node)?;
+    let client = tenure::connect(&url(&hosts, "ttl=8s&node=locks")).await?;
+    let guard = take(&client.lock("k")).await?;
+    follower.pause()?;
+    let lost = tokio::time::timeout(SECOND * 20, guard.lost()).await;
+    follower.resume()?;
+    ensure!(lost.is_err(), "{lost:?}");
+    drop(guard);
+    soon("flush", client.flush()).await?;
+    Ok(())
+}
+
+async fn a_session_that_dies_with_its_server_is_a_loss_and_said_so(
+    cluster: &Cluster,
+) -> Result<()> {
+    let (hosts, follower) = follower_first(cluster)?;
+    let client = tenure::connect(&url(&hosts, "ttl=60s")).await?;
+    let guard = take(&client.lock("k")).await?;
+    follower.kill()?;
+    let lost = tokio::time::timeout(SECOND * 90, guard.lost()).await?;
+    ensure!(lost.reason() == LostReason::SessionGone, "{lost}");
+    let next = soon("acquire", client.lock("k").acquire()).await??;
+    ensure!(next.token() > guard.token());
+    Ok(())
+}
+
+/// The hosts with one first that does not lead, and that one.
+fn follower_first(cluster: &Cluster) -> Result<(String, &Node)> {
     let leader = cluster.leader()?.context("there is a leader")?.name();
     let follower = cluster.nodes().iter().find(|node| node.name() != leader);
     let follower = follower.context("there is a follower")?;
     let others = cluster.nodes().iter().filter(|node| node.name() != follower.name());
-    let others: Vec<_> = others.map(tenure_servers::Node::address).collect();
-    let hosts = format!("{},{}", follower.address(), others.join(","));
-    let client = tenure::connect(&url(&hosts, "ttl=8s")).await?;
-    let guard = take(&client.lock("k")).await?;
-    follower.pause()?;
-    let lost = tokio::time::timeout(SECOND * 10, guard.lost()).await;
-    follower.resume()?;
-    ensure!(lost.is_err(), "{lost:?}");
-    guard.release().await?;
-    Ok(())
+    let hosts = std::iter::once(follower).chain(others).map(Node::address);
+    Ok((hosts.collect::<Vec<_>>().join(","), follower))
 }
 
 async fn a_token_grows_when_all_servers_were_killed(cluster: &Cluster) -> Result<()> {

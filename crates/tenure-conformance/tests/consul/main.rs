@@ -62,7 +62,7 @@ fn trial(case: Case) -> Trial {
         let runtime = runtime.worker_threads(2).enable_all().build().map_err(Failed::from)?;
         let run = async { tokio::time::timeout(LONGEST, (case.run)(&cluster)).await };
         match runtime.block_on(run) {
-            Ok(done) => done.map(|()| Completion::Completed).map_err(|e| format!("{e:?}").into()),
+            Ok(done) => done.map(|()| Completion::Completed).map_err(|e| format!("{e:#}").into()),
             Err(_) => Err(format!("not done after {LONGEST:?}").into()),
         }
     })

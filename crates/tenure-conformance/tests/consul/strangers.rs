@@ -45,7 +45,7 @@ async fn consul_lock_waits_for_tenure_and_the_other_way_round(cluster: &Cluster)
     let child = consul_lock(cluster, "foo", &script)?;
     // Its session is there when it has begun to ask.
     let asks = || match put_list(cluster) {
-        Ok(sessions) if sessions.contains("Consul API Lock") => Ok(()),
+        Ok(sessions) if sessions.contains("Consul lock for") => Ok(()),
         Ok(sessions) => Err(anyhow::anyhow!("{sessions}")),
         Err(error) => Err(error),
     };

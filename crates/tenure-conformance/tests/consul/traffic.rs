@@ -19,7 +19,8 @@ cases! {
 
 /// A client whose requests are counted.
 async fn counted(cluster: &Cluster) -> Result<(Client, &'static Consul)> {
-    let consul: &'static Consul = Box::leak(Box::new(Consul::open(&url(&cluster.hosts(), "")).await?));
+    let consul: &'static Consul =
+        Box::leak(Box::new(Consul::open(&url(&cluster.hosts(), "")).await?));
     let client = Config::default().over(tenure_conformance::fault::Borrowed(consul));
     Ok((client, consul))
 }

@@ -81,6 +81,8 @@ pub(super) struct SessionInfo {
 #[derive(Debug)]
 pub(super) struct Api {
     pub(super) http: Http,
+    /// The node of the catalog that sessions belong to, if not the agent's own.
+    pub(super) node: Option<String>,
 }
 
 impl Api {
@@ -140,7 +142,7 @@ impl Api {
         ttl: Duration,
         lock_delay: Duration,
     ) -> Result<String> {
-        let body = json!({
+        let mut body = json!({
             "Name": name,
             "TTL": format!("{}ms", ttl.as_millis()),
             "LockDelay": format!("{}ms", lock_delay.as_millis()),
@@ -149,6 +151,9 @@ impl Api {
             "Checks": [],
             "NodeChecks": [],
         });
+        if let Some(node) = &self.node {
+            body["Node"] = json!(node);
+        }
         let answer = self.http.put("/v1/session/create", "", body.to_string()).await?;
         let body = parse(&expect(answer)?)?;
         let id = body["ID"].as_str().map(str::to_owned);

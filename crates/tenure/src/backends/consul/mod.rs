@@ -40,8 +40,8 @@ use table::Table;
 
 /// Opens a URL and proves once that a leader answers and knows the token.
 pub(crate) async fn open(options: Options) -> Result<Consul> {
-    let settings = Settings::read(options)?;
-    let api = Api { http: Http::new(&settings)? };
+    let mut settings = Settings::read(options)?;
+    let api = Api { http: Http::new(&settings)?, node: settings.node.take() };
     api.read("tenure").await?;
     let min_ttl = match settings.min_ttl {
         Some(min) => min,

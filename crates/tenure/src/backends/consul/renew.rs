@@ -93,6 +93,9 @@ impl Inner {
     async fn look(&self, claim: &Claim, record: &Record) -> Result<()> {
         match self.api.read(&Names::new(&claim.key).lock()).await? {
             Some(entry) if self.is_ours(&entry, claim.owner, record) => Ok(()),
+            _ if !record.session.refresh(&self.api, Duration::ZERO).await? => {
+                Err(Error::gone(LostReason::SessionGone))
+            }
             Some(entry) if entry.session.is_some() => Err(Error::gone(LostReason::TakenOver)),
             _ => Err(Error::gone(LostReason::Evicted)),
         }

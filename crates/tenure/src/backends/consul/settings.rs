@@ -12,6 +12,8 @@ pub(super) struct Settings {
     pub(super) token: Option<String>,
     pub(super) datacenter: Option<String>,
     pub(super) namespace: Option<String>,
+    /// The node of the catalog that sessions belong to, if not the agent's own.
+    pub(super) node: Option<String>,
     pub(super) lock_delay: Duration,
     /// The shortest session that the servers allow, if the URL says so.
     pub(super) min_ttl: Option<Duration>,
@@ -34,6 +36,7 @@ impl Settings {
             token: options.password().or(options.user()).map(str::to_owned),
             datacenter: options.take("dc"),
             namespace: options.take("namespace"),
+            node: options.take("node"),
             lock_delay: options.take_duration("lock_delay")?.unwrap_or_default(),
             min_ttl: options.take_duration("min_ttl")?,
         };
@@ -71,12 +74,13 @@ mod tests {
 
     #[test]
     fn a_url_names_agents_rights_and_bounds() {
-        let url = "consul://:s3cret@a,[::1]:81?dc=d&namespace=n&lock_delay=5s&min_ttl=1s";
+        let url = "consul://:s3cret@a,[::1]:81?dc=d&namespace=n&lock_delay=5s&min_ttl=1s&node=x";
         let settings = read(url).unwrap();
         assert_eq!(settings.hosts, ["a:8500", "[::1]:81"]);
         assert_eq!(settings.token.as_deref(), Some("s3cret"));
         assert_eq!(settings.datacenter.as_deref(), Some("d"));
         assert_eq!(settings.namespace.as_deref(), Some("n"));
+        assert_eq!(settings.node.as_deref(), Some("x"));
         assert_eq!(settings.lock_delay, Duration::from_secs(5));
         assert_eq!(settings.min_ttl, Some(Duration::from_secs(1)));
     }
@@ -88,7 +92,7 @@ mod tests {
             ("consuls://a", "no TLS"),
             ("consul://a?lock_delay=2m", "at most 60s"),
             ("consul://a?min_ttl=0s", "min_ttl"),
-            ("consul://a?ttl_min=1s", "known: dc, lock_delay, min_ttl, namespace"),
+            ("consul://a?ttl_min=1s", "known: dc, lock_delay, min_ttl, namespace, node"),
         ] {
             let error = read(url).err().unwrap().to_string();
             assert!(error.contains(part), "{url}: {error}");
