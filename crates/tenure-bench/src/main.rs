@@ -2,6 +2,7 @@
 //! of them alike, and what counts is the ratio to the first.
 
 mod compare;
+mod consul;
 mod embedded;
 mod memory;
 mod run;
@@ -27,6 +28,11 @@ const SCENARIOS: &[Scenario] = &[
         name: "embedded",
         about: "acquire + release on the embedded store",
         compare: embedded::compare,
+    },
+    Scenario {
+        name: "consul",
+        about: "acquire + release in Consul, one development agent",
+        compare: consul::compare,
     },
     Scenario {
         name: "run",

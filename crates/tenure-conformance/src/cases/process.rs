@@ -143,8 +143,8 @@ async fn racing_processes_count_exactly(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// As many rounds as this server can do in about a minute, hand-overs being several times as slow as
-/// taking a free lock: one that writes to the disks of three machines is slower than a file.
+/// As many rounds as this server can do in about a minute: one that writes to the disks of three
+/// machines is slower than a file. A hand-over takes several times as long as taking a free lock.
 async fn affordable_rounds(bench: &Bench) -> Result<u64> {
     let lock = bench.client().await?.lock(bench.key("trial"));
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Sessions that end from outside, leaders that die, answers that are lost, requests that come late.
+//! Sessions that end from outside, leaders that die, answers that are lost, requests that are late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -113,8 +113,8 @@ impl Api {
         entries(&answer)
     }
 
-    /// All keys of one lock. By a transaction, because their common beginning is no path that an HTTP
-    /// server leaves as it is.
+    /// All keys of one lock. By a transaction, because their common beginning is no path that an
+    /// HTTP server leaves as it is.
     pub(super) async fn read_tree(&self, prefix: String) -> Result<Vec<Entry>> {
         match self.transact(&[Op::Tree(prefix)]).await? {
             Txn::Done(entries) => Ok(entries),
@@ -135,7 +135,7 @@ impl Api {
         Ok(Seen { entry, index })
     }
 
-    /// Makes a session that ends by nothing but its ttl: no health check of the agent is tied to it.
+    /// Makes a session that no health check is tied to: it ends by its ttl, or with its node.
     pub(super) async fn create_session(
         &self,
         name: &str,
@@ -162,8 +162,7 @@ impl Api {
 
     /// `false` if the session is gone.
     pub(super) async fn renew_session(&self, id: &str) -> Result<bool> {
-        let answer =
-            self.http.put(&format!("/v1/session/renew/{id}"), "", String::new()).await?;
+        let answer = self.http.put(&format!("/v1/session/renew/{id}"), "", String::new()).await?;
         match answer.status {
             404 => Ok(false),
             _ => expect(answer).map(|_| true),

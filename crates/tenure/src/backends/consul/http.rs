@@ -137,12 +137,11 @@ impl Http {
 
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
         self.sent.fetch_add(1, Ordering::Relaxed);
-        let response = self.client.request(request).await.map_err(|error| {
-            match error.is_connect() {
+        let response =
+            self.client.request(request).await.map_err(|error| match error.is_connect() {
                 true => Failure::NotSent(error.into()),
                 false => Failure::Broken(error.into()),
-            }
-        })?;
+            })?;
         let status = response.status().as_u16();
         let index = response.headers().get("x-consul-index");
         let index = index.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);

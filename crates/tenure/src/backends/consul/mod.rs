@@ -1,9 +1,9 @@
-//! Consul: sessions and keys in the layout of its own `api.Lock`, so that Go services, `consul lock`
-//! and tenure exclude one another.
+//! Consul: sessions and keys in the layout of its own `api.Lock`, so that Go services, `consul
+//! lock` and tenure exclude one another.
 //!
 //! `http` and `api` speak to the agents, `names` says what stands where, `session` keeps sessions
-//! alive; `take`, `renew` and `leave` decide, on what `view` sees and `table` remembers; `wait` wakes
-//! who waits. The user's page is `docs/backends/consul.md`.
+//! alive; `take`, `renew` and `leave` decide, on what `view` sees and `table` remembers; `wait`
+//! wakes who waits. The user's page is `docs/backends/consul.md`.
 
 mod api;
 mod base64;

@@ -1,7 +1,7 @@
 //! What stands in Consul: the names of the keys of a lock, and the value that its holder writes.
 //!
-//! `NAME/.lock` is the key that `consul lock NAME` uses. Beside it stand only keys of waiters and of
-//! withdrawn claims, which no other program looks at.
+//! `NAME/.lock` is the key that `consul lock NAME` uses. Beside it stand only keys of waiters and
+//! of withdrawn claims, which no other program looks at.
 
 use std::time::Duration;
 
@@ -180,8 +180,26 @@ mod tests {
     #[test]
     fn every_name_is_found_again_and_none_is_changed_by_an_http_server() {
         let names = [
-            "/", "//", "a/", "/a", "a//b", "a///b", ".", "..", "a/..", "../a", "%", "%2F", "a%2Fb",
-            "日本", "e\u{301}", "\u{1f980}", "\u{a0}", "a/.lock", "a/.wait/b", "a/.queue",
+            "/",
+            "//",
+            "a/",
+            "/a",
+            "a//b",
+            "a///b",
+            ".",
+            "..",
+            "a/..",
+            "../a",
+            "%",
+            "%2F",
+            "a%2Fb",
+            "日本",
+            "e\u{301}",
+            "\u{1f980}",
+            "\u{a0}",
+            "a/.lock",
+            "a/.wait/b",
+            "a/.queue",
         ];
         let mut seen = std::collections::HashSet::new();
         for name in names {

@@ -95,7 +95,8 @@ impl Inner {
             Ok(id) => {
                 // It would end by itself.
                 let _late = self.api.destroy_session(&id).await;
-                Finding::good("sessions", format!("can be made, from a ttl of {:?} on", self.min_ttl))
+                let detail = format!("can be made, from a ttl of {:?} on", self.min_ttl);
+                Finding::good("sessions", detail)
             }
             Err(error) => Finding::new(Grade::Fault, "sessions", error.to_string())
                 .advise("give the token `session_prefix \"\" { policy = \"write\" }`"),
@@ -146,9 +147,7 @@ fn describe_agent(agent: Option<&Value>) -> Vec<Finding> {
     }
     if agent["DebugConfig"]["ACLsEnabled"] == false {
         let detail = "off: whoever reaches Consul can write into a lock's key or delete it";
-        findings.push(
-            Finding::new(Grade::Notice, "access rules", detail).advise("turn ACLs on"),
-        );
+        findings.push(Finding::new(Grade::Notice, "access rules", detail).advise("turn ACLs on"));
     }
     findings
 }
@@ -176,4 +175,3 @@ fn in_order(mut places: Vec<Entry>) -> Vec<Waiter> {
     let cards = places.iter().filter_map(|place| Card::decode(&place.value));
     cards.map(|card| Waiter::new(&card.note)).collect()
 }
-

@@ -30,9 +30,9 @@ impl Settings {
             let message = "a consul URL has no path; put `?prefix=app/` before the keys instead";
             return Err(invalid(message));
         }
-        let hosts = options.hosts(DEFAULT_PORT)?.into_iter().map(|(host, port)| address(host, port));
+        let hosts = options.hosts(DEFAULT_PORT)?.into_iter();
         let settings = Settings {
-            hosts: hosts.collect(),
+            hosts: hosts.map(|(host, port)| address(host, port)).collect(),
             token: options.password().or(options.user()).map(str::to_owned),
             datacenter: options.take("dc"),
             namespace: options.take("namespace"),

@@ -48,9 +48,15 @@ pub(super) struct Place {
 pub(super) enum Front {
     Unknown,
     /// This one is next before us.
-    Behind { place: String, owner: Owner, index: u64 },
+    Behind {
+        place: String,
+        owner: Owner,
+        index: u64,
+    },
     /// Nobody: watch the lock.
-    Head { index: u64 },
+    Head {
+        index: u64,
+    },
     /// Nobody, and the lock was free.
     Turn,
 }

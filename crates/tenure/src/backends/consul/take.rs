@@ -136,8 +136,8 @@ impl Asking<'_> {
     }
 
     /// A waiter whose turn it is not reads before it writes: a refused write costs the leader as
-    /// much as any other. Only who sees the lock free twice, with the same one in front who does not
-    /// take it, passes that one by: it is dead, and its session has not ended yet.
+    /// much as any other. Only who sees the lock free twice, with the same one in front who does
+    /// not take it, passes that one by: it is dead, and its session has not ended yet.
     async fn look_first(&self, place: &Place, bid: &mut Bid) -> Result<Option<Attempt<Grant>>> {
         let owner = self.claim.owner;
         let lock = self.inner.api.read(&self.names.lock()).await?;
@@ -280,7 +280,7 @@ impl Asking<'_> {
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
-    /// A read of a key that is not there refuses the whole, so what is read depends on what was seen.
+    /// A read of a key that is not there refuses the whole: only what was seen is read.
     fn joining(&self, crossed: Crossed) -> Vec<Op> {
         let (names, owner) = (&self.names, self.claim.owner);
         let mut steps = vec![Op::CheckAbsent(names.grave(owner))];

@@ -21,8 +21,8 @@ pub(super) struct View {
 /// What a lock's own key says.
 #[derive(Debug)]
 pub(super) enum State<'a> {
-    /// It can be taken. Programs that use Consul's own library leave the key when they release: then
-    /// it has this index.
+    /// It can be taken. Programs that use Consul's own library leave the key when they release:
+    /// then it has this index.
     Free(Option<u64>),
     Held(&'a Entry),
 }

@@ -8,7 +8,7 @@ use super::Inner;
 use super::names::{Card, Names};
 use super::table::Front;
 use super::view::{self, State, View};
-use crate::backend::Claim;
+use crate::backend::{Claim, Owner};
 use crate::error::Result;
 
 impl Inner {
@@ -32,8 +32,8 @@ impl Inner {
         }
     }
 
-    /// Returns when the claim may be gone. A limited number of locks is watched; the others learn it
-    /// from their next renewal.
+    /// Returns when the claim may be gone. A limited number of locks is watched; the others learn
+    /// it from their next renewal.
     pub(super) async fn until_lost(&self, claim: &Claim) {
         // Most locks are held for a moment only.
         tokio::time::sleep(WATCH_AFTER.max(claim.ttl / 30)).await;
@@ -99,12 +99,7 @@ impl Inner {
     }
 
     /// The one before us is gone. If it holds the lock now, we are next.
-    async fn next_front(
-        &self,
-        claim: &Claim,
-        names: &Names,
-        before: crate::backend::Owner,
-    ) -> Result<Front> {
+    async fn next_front(&self, claim: &Claim, names: &Names, before: Owner) -> Result<Front> {
         let seen = self.api.watch(&names.lock(), 0, wait(claim)).await?;
         let holder = seen.entry.and_then(|lock| Card::decode(&lock.value));
         match holder {
