@@ -2,8 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use tenure::Key;
+use tenure::backend::{Backend, Claim, Owner};
+use tenure::backends::Consul;
 use tenure_servers::Topology;
 use tenure_servers::wire::http::json_field;
 
@@ -15,11 +19,18 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let options = r#"{"TTL":"3600s","LockDelay":"0s","Checks":[],"NodeChecks":[]}"#;
     let session = bare.put("/v1/session/create", options)?;
     let session = json_field(&session, "ID").context("a session")?;
-    let key = "/v1/kv/bare/.lock?flags=3304740253564472344";
-    let (take, free) = (format!("{key}&acquire={session}"), format!("{key}&release={session}"));
+    let path = "/v1/kv/bare/.lock?flags=3304740253564472344";
+    let (take, free) = (format!("{path}&acquire={session}"), format!("{path}&release={session}"));
+    let transaction = format!(
+        r#"[{{"KV":{{"Verb":"check-not-exists","Key":"txn/.lock"}}}},
+            {{"KV":{{"Verb":"lock","Key":"txn/.lock","Session":"{session}"}}}}]"#
+    );
+    let mut second = Bare::connect(&cluster.node().address())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = runtime.block_on(tenure::connect(&cluster.url()))?;
     let locks = tenure::blocking::connect(&cluster.url())?;
+    let consul = runtime.block_on(Consul::open(&cluster.url()))?;
+    let (key, mut number) = (Key::new("backend")?, 0);
     let (lock, blocking) = (client.lock("async"), locks.lock("blocking"));
     Comparison::run(
         rounds,
@@ -31,6 +42,31 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
                     ensure!(bare.put(&take, "me")?.trim() == "true", "not taken");
                     ensure!(bare.put(&free, "me")?.trim() == "true", "not freed");
                     Ok(())
+                }),
+            ),
+            (
+                "bare HTTP: the least transactions",
+                Box::new(|| {
+                    let taken = second.put("/v1/txn", &transaction)?;
+                    let index = json_field(&taken, "ModifyIndex").context("taken")?;
+                    let free = format!(
+                        r#"[{{"KV":{{"Verb":"check-index","Key":"txn/.lock","Index":{index}}}}},
+                            {{"KV":{{"Verb":"delete","Key":"txn/.lock"}}}}]"#
+                    );
+                    second.put("/v1/txn", &free).map(drop)
+                }),
+            ),
+            (
+                "consul backend: take, release",
+                Box::new(|| {
+                    number += 1;
+                    let owner = Owner::new([7; 16], number);
+                    let claim = Claim::new(key.clone(), owner, Duration::from_secs(30));
+                    runtime.block_on(async {
+                        consul.try_acquire(&claim).await?.granted()?;
+                        consul.release(&claim).await?;
+                        Ok(())
+                    })
                 }),
             ),
             (
