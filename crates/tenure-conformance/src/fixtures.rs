@@ -31,8 +31,9 @@ pub fn all() -> Vec<Fixture> {
         Fixture { name: "memory+slow", start: || Box::pin(async { memory(slow) }) },
         Fixture { name: "memory+flaky", start: || Box::pin(async { memory(flaky) }) },
         Fixture { name: "sqlite", start: || Box::pin(sqlite()) },
-        Fixture { name: "consul", start: || Box::pin(server(Topology::Consul, "min_ttl=1s")) },
-        Fixture { name: "consul3", start: || Box::pin(server(Topology::Consul3, "min_ttl=1s")) },
+        // The servers allow one second; three leave time for answers while processes race.
+        Fixture { name: "consul", start: || Box::pin(server(Topology::Consul, "min_ttl=3s")) },
+        Fixture { name: "consul3", start: || Box::pin(server(Topology::Consul3, "min_ttl=3s")) },
     ]
 }
 
