@@ -2,6 +2,7 @@
 //! of them alike, and what counts is the ratio to the first.
 
 mod compare;
+mod consul;
 mod embedded;
 mod etcd;
 mod memory;
@@ -45,6 +46,11 @@ const SCENARIOS: &[Scenario] = &[
         name: "postgres",
         about: "acquire + release on PostgreSQL, in all modes",
         compare: postgres::compare,
+    },
+    Scenario {
+        name: "consul",
+        about: "acquire + release in Consul, one development agent",
+        compare: consul::compare,
     },
     Scenario {
         name: "run",
