@@ -99,7 +99,13 @@ mod reentrant;
 #[cfg(feature = "serde")]
 mod serde;
 mod shared;
-#[cfg(all(feature = "tls", feature = "redis"))]
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis"
+))]
 mod tls;
 mod token;
 
