@@ -8,7 +8,7 @@ use tenure_conformance::bench::{soon, until_waiters, within};
 use tenure_servers::{Cluster, Durability};
 
 use crate::mute::Mute;
-use crate::{LONG, SECOND, cases, claim, connect, number, take, tell, wait_for};
+use crate::{LONG, SECOND, cases, claim, connect, number, take, tell, wait_for, were_quick};
 
 cases! {
     scripts_are_sent_again_after_a_flush Redis;
@@ -41,6 +41,7 @@ async fn scripts_are_sent_again_after_a_flush(cluster: &Cluster) -> Result<()> {
 /// The hand-over must come by message: with a ttl of 30 s the next look is 3.3 s away.
 async fn killed_connections_cost_neither_lock_nor_place(cluster: &Cluster) -> Result<()> {
     let (one, two) = (connect(cluster, "").await?, connect(cluster, "").await?);
+    let mut times = Vec::new();
     for _ in 0..5 {
         let guard = take(&one, "k", LONG).await?;
         let waiter = wait_for(&two, "k", LONG);
@@ -59,10 +60,10 @@ async fn killed_connections_cost_neither_lock_nor_place(cluster: &Cluster) -> Re
         let start = Instant::now();
         guard.release().await?;
         let guard = soon("the waiter's grant", waiter).await???;
-        ensure!(start.elapsed() < SECOND, "a hand-over took {:?}", start.elapsed());
+        times.push(start.elapsed());
         guard.release().await?;
     }
-    Ok(())
+    were_quick(&times)
 }
 
 /// Waits until a client hears messages again.
@@ -164,7 +165,7 @@ async fn without_any_message_waiters_are_served_within_a_third_of_their_lease(
     let mute = Mute::start(cluster.node().port())?;
     let one = connect(cluster, "").await?;
     let two = tenure::connect(&format!("redis://{}", mute.address())).await?;
-    let ttl = Duration::from_millis(1500);
+    let ttl = SECOND * 3;
     for _ in 0..3 {
         let guard = take(&one, "k", LONG).await?;
         let waiter = wait_for(&two, "k", ttl);
@@ -199,6 +200,7 @@ async fn without_permission_to_subscribe_waiters_poll(cluster: &Cluster) -> Resu
     let url = format!("redis://quiet:pw@{}", cluster.node().address());
     let (one, two) = (tenure::connect(&url).await?, tenure::connect(&url).await?);
     ensure!(one.info().wakeup == tenure::backend::Wakeup::Poll, "{:?}", one.info());
+    let mut times = Vec::new();
     for _ in 0..3 {
         let guard = take(&one, "k", LONG).await?;
         let waiter = wait_for(&two, "k", LONG);
@@ -206,8 +208,9 @@ async fn without_permission_to_subscribe_waiters_poll(cluster: &Cluster) -> Resu
         let start = Instant::now();
         guard.release().await?;
         soon("the waiter's grant", waiter).await???.release().await?;
-        ensure!(start.elapsed() < SECOND, "a hand-over took {:?}", start.elapsed());
+        times.push(start.elapsed());
     }
+    were_quick(&times)?;
     let wrong = tenure::connect(&url.replace("quiet:pw", "quiet:no")).await.unwrap_err();
     ensure!(wrong.kind() == ErrorKind::Denied, "{wrong:?}");
     ensure!(!format!("{wrong:?}").contains("quiet:no"), "{wrong:?}");

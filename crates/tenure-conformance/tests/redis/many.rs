@@ -34,15 +34,15 @@ async fn a_lock_on_a_replica_survives_a_failover(cluster: &Cluster) -> Result<()
 
 async fn a_killed_master_is_replaced_and_the_lock_goes_on(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster, "replicas=1").await?;
-    let guard = take(&client, "k", SECOND * 9).await?;
+    let guard = take(&client, "k", SECOND * 20).await?;
     let old = cluster.leader()?.context("a master")?;
     old.kill()?;
     let new = cluster.wait_leader(|node| node.name() != old.name())?;
     let renewed = async {
-        // Sentinels wait for a second before they replace a master: more than eight are left only
-        // of a lease that was renewed on the new one.
-        wait_until(SECOND * 15, || match crate::number(new, &["PTTL", "k"]) {
-            Ok(left) if left > 8_200 => Ok(()),
+        // Sentinels wait for a second before they replace a master: more than nineteen are left
+        // only of a lease that was renewed on the new one.
+        wait_until(SECOND * 30, || match crate::number(new, &["PTTL", "k"]) {
+            Ok(left) if left > 19_200 => Ok(()),
             other => Err(other),
         })
         .map_err(|last| anyhow::anyhow!("not renewed on the new master: {last:?}"))
