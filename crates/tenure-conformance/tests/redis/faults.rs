@@ -13,6 +13,7 @@ use crate::{LONG, SECOND, cases, claim, connect, number, take, tell, wait_for, w
 cases! {
     scripts_are_sent_again_after_a_flush Redis;
     killed_connections_cost_neither_lock_nor_place Redis;
+    a_killed_connection_costs_no_question Redis;
     a_restart_costs_neither_lock_nor_place Redis;
     a_second_of_silence_costs_neither_lock_nor_place Redis;
     an_answer_that_is_dropped_counts_once Redis;
@@ -64,6 +65,23 @@ async fn killed_connections_cost_neither_lock_nor_place(cluster: &Cluster) -> Re
         guard.release().await?;
     }
     were_quick(&times)
+}
+
+/// What twice has the effect of once is asked again; who asks need not know of it.
+async fn a_killed_connection_costs_no_question(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster, "").await?;
+    for _ in 0..20 {
+        number(cluster.node(), &["CLIENT", "KILL", "TYPE", "normal"])?;
+        ensure!(client.lock("k").holding().await?.is_none());
+        number(cluster.node(), &["CLIENT", "KILL", "TYPE", "normal"])?;
+        let guard = take(&client, "k", LONG).await?;
+        number(cluster.node(), &["CLIENT", "KILL", "TYPE", "normal"])?;
+        ensure!(client.list("").await?.len() == 1);
+        // A release is not: its second answer would be that nothing was held.
+        drop(guard);
+        client.flush().await;
+    }
+    Ok(())
 }
 
 /// Waits until a client hears messages again.
