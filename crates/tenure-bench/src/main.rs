@@ -2,6 +2,7 @@
 //! of them alike, and what counts is the ratio to the first.
 
 mod compare;
+mod consul;
 mod embedded;
 mod etcd;
 mod memory;
@@ -71,6 +72,11 @@ const SCENARIOS: &[Scenario] = &[
         name: "redlock",
         about: "acquire + release on five Redis masters, one task",
         compare: redis::compare_five,
+    },
+    Scenario {
+        name: "consul",
+        about: "acquire + release in Consul, one development agent",
+        compare: consul::compare,
     },
     Scenario {
         name: "run",

@@ -67,6 +67,9 @@ pub fn all() -> Vec<Fixture> {
             name: "zookeeper3",
             start: || Box::pin(server(Topology::Zookeeper3, "session=3s")),
         },
+        // The servers allow one second; three leave time for answers while processes race.
+        Fixture { name: "consul", start: || Box::pin(server(Topology::Consul, "min_ttl=3s")) },
+        Fixture { name: "consul3", start: || Box::pin(server(Topology::Consul3, "min_ttl=3s")) },
     ]
 }
 

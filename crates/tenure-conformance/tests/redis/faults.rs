@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use tenure::ErrorKind;
+use tenure::{ErrorKind, Event};
 use tenure_conformance::bench::{soon, until_waiters, within};
 use tenure_servers::{Cluster, Durability};
 
@@ -216,7 +216,14 @@ async fn without_permission_to_subscribe_waiters_poll(cluster: &Cluster) -> Resu
     let user = ["ACL", "SETUSER", "quiet", "on", ">pw", "~*", "+@all", "resetchannels"];
     tell(cluster.node(), &user)?;
     let url = format!("redis://quiet:pw@{}", cluster.node().address());
-    let (one, two) = (tenure::connect(&url).await?, tenure::connect(&url).await?);
+    let (told, telling) = tokio::sync::watch::channel(0);
+    let config: tenure::Config = url.parse()?;
+    let config = config.observe(move |event| {
+        if let Event::Polling { backend: "redis" } = event {
+            told.send_modify(|times| *times += 1);
+        }
+    });
+    let (one, two) = (tenure::connect(&url).await?, config.connect().await?);
     ensure!(one.info().wakeup == tenure::backend::Wakeup::Poll, "{:?}", one.info());
     let mut times = Vec::new();
     for _ in 0..3 {
@@ -229,6 +236,7 @@ async fn without_permission_to_subscribe_waiters_poll(cluster: &Cluster) -> Resu
         times.push(start.elapsed());
     }
     were_quick(&times)?;
+    ensure!(*telling.borrow() == 1, "said {} times", *telling.borrow());
     let wrong = tenure::connect(&url.replace("quiet:pw", "quiet:no")).await.unwrap_err();
     ensure!(wrong.kind() == ErrorKind::Denied, "{wrong:?}");
     ensure!(!format!("{wrong:?}").contains("quiet:no"), "{wrong:?}");

@@ -7,6 +7,8 @@ use crate::backend::Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 
+#[cfg(feature = "consul")]
+pub mod consul;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[cfg(feature = "memory")]
@@ -24,6 +26,9 @@ pub mod sqlite;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
+#[cfg(feature = "consul")]
+#[doc(inline)]
+pub use consul::Consul;
 #[cfg(feature = "etcd")]
 #[doc(inline)]
 pub use etcd::Etcd;
@@ -69,6 +74,7 @@ macro_rules! backends {
 
 backends! {
     // module  feature     URL schemes
+    consul     "consul"    ["consul", "consuls"];
     etcd       "etcd"      ["etcd"];
     memory     "memory"    ["memory"];
     mysql      "mysql"     ["mysql"];
