@@ -1,10 +1,12 @@
 //! Very many locks held by one client: what their renewals cost.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures_util::{StreamExt, TryStreamExt};
-use tenure::Guard;
+use tenure::{Config, Event, Guard};
 use tenure_servers::wire::redis::ask;
 use tenure_servers::{Node, Topology};
 
@@ -15,7 +17,15 @@ pub(crate) fn measure_held(_rounds: usize) -> Result<Comparison> {
     let cluster = servers(Topology::Redis)?;
     let node = cluster.node();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let client = runtime.block_on(tenure::connect(&cluster.url()))?;
+    let doubts = Arc::new(AtomicU64::new(0));
+    let config: Config = cluster.url().parse()?;
+    let counted = doubts.clone();
+    let config = config.observe(move |event| {
+        if let Event::Doubt { .. } = event {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let client = runtime.block_on(config.connect())?;
     // The first lock makes connections and buffers; only what each further one costs counts.
     runtime.block_on(async { client.lock("first").acquire().await?.release().await })?;
     let (memory, server_memory) = (resident()?, number(node, "memory", "used_memory:")?);
@@ -40,6 +50,7 @@ pub(crate) fn measure_held(_rounds: usize) -> Result<Comparison> {
         ("time to take them", took.as_secs_f64(), "s"),
         ("renewals in one lease", spent.renewals, ""),
         ("commands for them", spent.commands, ""),
+        ("renewals that had to be repeated", doubts.load(Ordering::Relaxed) as f64, ""),
         ("commands per renewal", spent.commands / spent.renewals, ""),
         ("CPU of the client per renewal", spent.cpu * 1e6 / spent.renewals, "us"),
         ("CPU of the server per renewal", spent.server_cpu * 1e6 / spent.renewals, "us"),
