@@ -7,6 +7,7 @@ mod embedded;
 mod etcd;
 mod memory;
 mod postgres;
+mod redis;
 mod run;
 mod zookeeper;
 
@@ -48,6 +49,31 @@ const SCENARIOS: &[Scenario] = &[
         compare: postgres::compare,
     },
     Scenario {
+        name: "redis",
+        about: "acquire + release on Redis, one task",
+        compare: redis::compare_one_task,
+    },
+    Scenario {
+        name: "redis-64",
+        about: "acquire + release on Redis, 64 tasks on 64 keys, all of them once",
+        compare: redis::compare_many_tasks,
+    },
+    Scenario {
+        name: "redis-queue",
+        about: "Redis: one lock goes round among processes, time for each hand-over",
+        compare: redis::compare_queues,
+    },
+    Scenario {
+        name: "redis-held",
+        about: "Redis: 100,000 held locks and their renewals, for half a minute",
+        compare: redis::measure_held,
+    },
+    Scenario {
+        name: "redlock",
+        about: "acquire + release on five Redis masters, one task",
+        compare: redis::compare_five,
+    },
+    Scenario {
         name: "consul",
         about: "acquire + release in Consul, one development agent",
         compare: consul::compare,
@@ -73,9 +99,13 @@ the medians to the first row. Build it with --release.
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(done) = redis::pass_on(&arguments) {
+        // The process that started this one sees that it has ended.
+        return if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let Some(wish) = Wish::parse(&arguments) else {
         print!("{HELP}\nScenarios:\n");
-        SCENARIOS.iter().for_each(|scenario| println!("  {:10} {}", scenario.name, scenario.about));
+        SCENARIOS.iter().for_each(|scenario| println!("  {:12} {}", scenario.name, scenario.about));
         return if arguments.iter().any(|word| word.contains("help")) {
             ExitCode::SUCCESS
         } else {

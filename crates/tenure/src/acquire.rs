@@ -280,6 +280,7 @@ impl Asking {
         if let Patience::None = self.ask.patience {
             return Err(self.end(End::Tell(Ok(Attempt::Busy(busy)))));
         }
+        self.shared.tell_if_polled();
         self.last = Last::Busy(busy);
         Ok(())
     }

@@ -161,8 +161,9 @@ async fn a_slow_node_does_not_slow_the_others(cluster: &Cluster) -> Result<()> {
     cluster.nodes()[4].pause()?;
     let start = Instant::now();
     let guard = soon("acquire", client.lock("k").acquire()).await??;
-    // The node's limit, twice: once to ask it, once to give up on undoing or raising.
-    ensure!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+    // The node's limit, twice: once to ask it, once to give up on undoing or raising. Without it
+    // the client would give up after five seconds.
+    ensure!(start.elapsed() < SECOND * 4, "{:?}", start.elapsed());
     guard.release().await?;
     cluster.nodes()[4].resume()?;
     Ok(())

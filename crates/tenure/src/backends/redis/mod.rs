@@ -177,7 +177,7 @@ impl Redis {
             Some(synced) => (synced, synced.wire(&names.lock).await?),
             None => (&self.servers, wire),
         };
-        let (answer, wire) = servers.ask_on(wire, &names.lock, &call).await?;
+        let (answer, wire) = servers.ask_again_on(wire, &names.lock, &call).await?;
         match answer::taken(&answer)? {
             Taken::Granted(token) => {
                 self.replicated(&wire, claim).await?;
@@ -248,7 +248,7 @@ impl Redis {
             arguments.extend([Argument::Text(owner), Argument::Number(ms(claim.ttl))]);
         }
         let call = self.scripts.renew.call(&keys, &arguments);
-        let answers = match self.servers.ask(&names[0].lock, &call).await {
+        let answers = match self.servers.ask_again(&names[0].lock, &call).await {
             Ok(Value::Array(answers)) if answers.len() == claims.len() => answers,
             Ok(other) => return vec![Err(answer::odd("renew", &other)); claims.len()],
             Err(error) => return vec![Err(error); claims.len()],

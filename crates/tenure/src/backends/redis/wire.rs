@@ -202,8 +202,12 @@ impl Wire {
     }
 
     pub(super) fn is_sound(&self) -> bool {
-        let tap = &self.tap;
-        !tap.closed.load(Ordering::Acquire) && tap.silent.load(Ordering::Relaxed) < SILENT_MAX
+        !self.is_broken() && self.tap.silent.load(Ordering::Relaxed) < SILENT_MAX
+    }
+
+    /// Whether it ended, or leads to a server that is no master any more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.tap.closed.load(Ordering::Acquire)
     }
 }
 
