@@ -54,12 +54,15 @@ pub async fn admit(
     resource: &str,
     token: FencingToken,
 ) -> Result<(), Refused<Error>> {
-    sql::admit(Dialect::MySql, resource, token, async |statement, resource, token| {
-        let answer = transaction.exec_iter(statement, (resource, token)).await?;
-        let highest = answer.last_insert_id();
-        answer.drop_result().await?;
-        // The client takes 0 for "none"; a fence never has it.
-        Ok(highest.and_then(|highest| i64::try_from(highest).ok()).unwrap_or(0))
-    })
-    .await
+    let highest = ask(transaction, resource, token.as_i64()).await;
+    sql::judge(token, highest.map_err(Refused::Store)?)
+}
+
+async fn ask(transaction: &mut Transaction<'_>, resource: &str, token: i64) -> Result<i64, Error> {
+    let statement = sql::statement(Dialect::MySql);
+    let answer = transaction.exec_iter(statement, (resource, token)).await?;
+    let highest = answer.last_insert_id();
+    answer.drop_result().await?;
+    // The client takes 0 for "none"; a fence never has it.
+    Ok(highest.and_then(|highest| i64::try_from(highest).ok()).unwrap_or(0))
 }

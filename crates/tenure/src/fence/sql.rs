@@ -99,12 +99,16 @@ pub enum Dialect {
 /// assert_eq!(refused.to_string(), "token 7 is stale: 8 was here before");
 /// # }
 /// ```
-pub async fn admit<E>(
+pub async fn admit<'a, E, W>(
     dialect: Dialect,
-    resource: &str,
+    resource: &'a str,
     token: FencingToken,
-    query: impl AsyncFnOnce(&'static str, &str, i64) -> Result<i64, E>,
-) -> Result<(), Refused<E>> {
+    query: impl FnOnce(&'static str, &'a str, i64) -> W,
+) -> Result<(), Refused<E>>
+where
+    // Not `AsyncFnOnce`: a future with one inside could not be spawned.
+    W: Future<Output = Result<i64, E>>,
+{
     let highest = query(statement(dialect), resource, token.as_i64()).await;
     judge(token, highest.map_err(Refused::Store)?)
 }

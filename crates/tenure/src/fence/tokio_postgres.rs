@@ -14,7 +14,7 @@
 //! # Ok(()) }
 //! ```
 
-use ::tokio_postgres::types::Type;
+use ::tokio_postgres::types::{ToSql, Type};
 use ::tokio_postgres::{Client, Error, Transaction};
 
 use super::refused::Refused;
@@ -51,11 +51,10 @@ pub async fn admit(
     resource: &str,
     token: FencingToken,
 ) -> Result<(), Refused<Error>> {
-    sql::admit(Dialect::Postgres, resource, token, async |statement, resource, token| {
-        let values = [(&resource as _, Type::TEXT), (&token as _, Type::INT8)];
-        let rows = transaction.query_typed(statement, &values).await?;
-        // An upsert with RETURNING answers with one row, or fails. 0 is refused as garbage.
-        rows.first().map_or(Ok(0), |row| row.try_get(0))
-    })
-    .await
+    let number = token.as_i64();
+    let values: [(&(dyn ToSql + Sync), Type); 2] = [(&resource, Type::TEXT), (&number, Type::INT8)];
+    let rows = transaction.query_typed(sql::statement(Dialect::Postgres), &values).await;
+    // An upsert with RETURNING answers with one row, or fails. 0 is refused as garbage.
+    let highest = rows.and_then(|rows| rows.first().map_or(Ok(0), |row| row.try_get(0)));
+    sql::judge(token, highest.map_err(Refused::Store)?)
 }
