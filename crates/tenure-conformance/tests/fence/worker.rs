@@ -113,7 +113,9 @@ async fn work(text: &str) -> Result<u32> {
     let mut register = open(store, name).await?;
     let (mut refused, mut leave) = (0, std::io::stdin().lines());
     while left > 0 {
-        let guard = client.lock(name).acquire().await?;
+        // Without renewal nothing is under way in the embedded store when this process is stopped:
+        // stopped in the middle of a change there, it would keep everybody from it.
+        let guard = client.lock(name).without_renewal().acquire().await?;
         let token = fenced.then_some(guard.token());
         let Ok(mut number) = register.read(token).await? else {
             refused += 1;
@@ -148,7 +150,10 @@ async fn wrote(
 
 async fn give_back(guard: Guard) -> Result<()> {
     match guard.release().await {
-        Err(error) if error.kind() != ErrorKind::Lost => Err(error.into()),
+        // Unavailable: it goes on in the background, and ends with the lease at the latest.
+        Err(error) if !matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unavailable) => {
+            Err(error.into())
+        }
         _ => Ok(()),
     }
 }
