@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
 mod column;
+mod conditions;
 mod experiment;
 mod locking;
 mod promises;
@@ -26,7 +27,14 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // An experiment keeps both cores busy by itself.
     arguments.test_threads.get_or_insert(2);
-    let all = [promises::CASES, column::CASES, locking::CASES, refusal::CASES, experiment::CASES];
+    let all = [
+        promises::CASES,
+        column::CASES,
+        conditions::CASES,
+        locking::CASES,
+        refusal::CASES,
+        experiment::CASES,
+    ];
     let mut trials = Vec::new();
     for store in STORES {
         let fitting = all.concat().into_iter().filter(|case| case.stores.contains(&store.name));
@@ -42,13 +50,15 @@ struct Store {
     topology: Option<Topology>,
 }
 
-const STORES: [Store; 6] = [
+const STORES: [Store; 8] = [
+    Store { name: "consul", topology: Some(Topology::Consul) },
     Store { name: "file", topology: None },
     Store { name: "http", topology: None },
     Store { name: "mysql", topology: Some(Topology::Mariadb) },
     Store { name: "postgres", topology: Some(Topology::Postgres) },
     Store { name: "redis", topology: Some(Topology::Redis) },
     Store { name: "sqlite", topology: None },
+    Store { name: "zookeeper", topology: Some(Topology::Zookeeper) },
 ];
 
 /// Every store.
