@@ -1,7 +1,7 @@
 //! The fence in MySQL and MariaDB, in a transaction of `mysql_async`.
 //!
-//! Two transactions that are the first ever to touch a resource can meet in a deadlock, which InnoDB
-//! solves by failing one of them: begin again, as with every transaction of InnoDB.
+//! Two transactions that are the first ever to touch a resource can meet in a deadlock, which
+//! InnoDB solves by failing one of them: begin again, as with every transaction of InnoDB.
 //!
 //! ```no_run
 //! use mysql_async::{prelude::Queryable, TxOpts};

@@ -108,9 +108,9 @@ impl Consul {
         open(Options::parse(url)?).await
     }
 
-    /// What to put into a Consul transaction of your own, so that it takes effect only if this grant
-    /// is still held at that very moment: the strongest fence there is. `None` if it is not held
-    /// now. The key is the whole one, with the client's prefix.
+    /// What to put into a Consul transaction of your own, so that it takes effect only if this
+    /// grant is still held at that very moment: the strongest fence there is. `None` if it is not
+    /// held now. The key is the whole one, with the client's prefix.
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ impl Consul {
     }
 }
 
-/// What is true in Consul as long as a grant is held: this session holds this key since this index.
+/// What is true in Consul as long as a grant is held: this session holds this key since that index.
 ///
 /// It takes both verbs, `check-session` with `key` and `session`, and `check-index` with `key` and
 /// `index`: the locks of one client share a session, so that the session alone would also let in
@@ -138,9 +138,11 @@ impl Consul {
 /// # Examples
 ///
 /// ```no_run
-/// # async fn example(consul: tenure::backends::Consul, guard: tenure::Guard) -> tenure::Result<()> {
+/// # use tenure::backends::Consul;
+/// # async fn example(consul: Consul, guard: tenure::Guard) -> tenure::Result<()> {
 /// if let Some(condition) = consul.condition(guard.key(), guard.token()).await? {
-///     // PUT /v1/txn: [{"KV": {"Verb": "check-session", …}}, {"KV": {"Verb": "check-index", …}}, …]
+///     // PUT /v1/txn: [{"KV": {"Verb": "check-session", …}},
+///     //               {"KV": {"Verb": "check-index", …}}, …]
 ///     println!("{} {} {}", condition.key, condition.session, condition.index);
 /// }
 /// # Ok(()) }

@@ -190,7 +190,7 @@ async fn evict_single(session: &Session, node: &str, wanted: FencingToken) -> Re
     }
 }
 
-/// The node that is there exactly as long as this grant is held, and whose name is never used again.
+/// The node that is there exactly as long as this grant is held. Its name is never used again.
 pub(super) async fn condition(
     session: &Session,
     layout: Layout,
