@@ -5,6 +5,7 @@ mod compare;
 mod consul;
 mod embedded;
 mod etcd;
+mod fence;
 mod memory;
 mod postgres;
 mod redis;
@@ -79,6 +80,31 @@ const SCENARIOS: &[Scenario] = &[
         compare: consul::compare,
     },
     Scenario {
+        name: "fence-file",
+        about: "a file: replacing it, with and without a fence",
+        compare: fence::compare_file,
+    },
+    Scenario {
+        name: "fence-mysql",
+        about: "MariaDB: a write in a transaction, with and without a fence",
+        compare: fence::compare_mysql,
+    },
+    Scenario {
+        name: "fence-postgres",
+        about: "PostgreSQL: a write in a transaction, with and without a fence",
+        compare: fence::compare_postgres,
+    },
+    Scenario {
+        name: "fence-redis",
+        about: "Redis: a write, with and without a fence",
+        compare: fence::compare_redis,
+    },
+    Scenario {
+        name: "fence-sqlite",
+        about: "SQLite: a write in a transaction, with and without a fence",
+        compare: fence::compare_sqlite,
+    },
+    Scenario {
         name: "run",
         about: "a command under a lock, from the shell's point of view",
         compare: run::compare,
@@ -143,7 +169,7 @@ impl Wish {
                 "compare" => {}
                 "--json" => wish.json = true,
                 "--rounds" => wish.rounds = words.next()?.parse().ok().filter(|n| *n > 0)?,
-                name => wish.scenarios.push(SCENARIOS.iter().find(|known| known.name == name)?),
+                name => wish.scenarios.extend(named(name)?),
             }
         }
         if wish.scenarios.is_empty() {
@@ -151,4 +177,14 @@ impl Wish {
         }
         Some(wish)
     }
+}
+
+/// The scenario of this name, or, as with `fence`, all whose names begin so.
+fn named(name: &str) -> Option<Vec<&'static Scenario>> {
+    if let Some(exact) = SCENARIOS.iter().find(|known| known.name == name) {
+        return Some(vec![exact]);
+    }
+    let group = format!("{name}-");
+    let all: Vec<_> = SCENARIOS.iter().filter(|known| known.name.starts_with(&group)).collect();
+    (!all.is_empty()).then_some(all)
 }

@@ -69,7 +69,9 @@
 //!
 //! One for each server (`memory`, the only default, `sqlite`, `redis`, `redlock`), `tls` for
 //! encrypted connections, and `serde` for [`Config`], [`Key`] and [`FencingToken`] in configuration
-//! files and messages. A feature only adds.
+//! files and messages; and one for each client that a [`fence`] works with: `fence-http`,
+//! `fence-mysql-async`, `fence-redis`, `fence-rusqlite`, `fence-tokio-postgres`. A feature only
+//! adds.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
