@@ -74,14 +74,9 @@ impl Servers {
         Ok(self.ask_on(wire, key, call).await?.0)
     }
 
-    /// The same, and once more if the connection breaks: for what twice has the effect of once. A
-    /// connection that was killed while nobody used it is often noticed only by the next question.
-    pub(super) async fn ask_again(&self, key: &str, call: &Call<'_>) -> Result<Value> {
-        let wire = self.wire(key).await?;
-        Ok(self.ask_again_on(wire, key, call).await?.0)
-    }
-
-    /// The same, on this connection first. Also says which one answered.
+    /// The same, on this connection first, and once more if it breaks: for what twice has the
+    /// effect of once. A connection that was killed while nobody used it is often noticed only by
+    /// the next question. Also says which one answered.
     pub(super) async fn ask_again_on(
         &self,
         wire: Arc<Wire>,
