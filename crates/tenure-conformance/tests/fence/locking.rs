@@ -1,6 +1,8 @@
 //! The row of a fence stays locked until the transaction ends, so that nothing comes between the
 //! admission and the write.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, TxOpts};
@@ -52,7 +54,8 @@ async fn another_token_waits_until_the_transaction_ends_in_mysql(url: String) ->
                        WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%tenure_fence%'";
         while watcher.query_first::<u64, _>(waiting).await?.context("a count")? == 0 {
             ensure!(!stale.is_finished(), "a lower token did not wait");
-            tokio::task::yield_now().await;
+            // InnoDB shows old news until nobody has looked for 100 ms.
+            tokio::time::sleep(Duration::from_millis(250)).await;
         }
         match commits {
             true => tx.commit().await?,
