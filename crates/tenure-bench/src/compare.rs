@@ -18,7 +18,7 @@ pub(crate) struct Comparison {
 
 /// A figure that stands alone.
 pub(crate) struct Fact {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
 }

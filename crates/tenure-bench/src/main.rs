@@ -7,7 +7,9 @@ mod embedded;
 mod etcd;
 mod fence;
 mod memory;
+mod mysql;
 mod postgres;
+mod queue;
 mod redis;
 mod run;
 mod zookeeper;
@@ -40,14 +42,24 @@ const SCENARIOS: &[Scenario] = &[
         compare: etcd::compare,
     },
     Scenario {
-        name: "etcd-queue",
-        about: "etcd: a lock goes through 1, 10 and 100 waiters, time for each",
-        compare: etcd::compare_queues,
+        name: "etcd-held",
+        about: "etcd: 10,000 held locks and what keeps them, for half a minute",
+        compare: etcd::measure_held,
+    },
+    Scenario {
+        name: "mysql",
+        about: "acquire + release on MariaDB, in all modes",
+        compare: mysql::compare,
     },
     Scenario {
         name: "postgres",
         about: "acquire + release on PostgreSQL, in all modes",
         compare: postgres::compare,
+    },
+    Scenario {
+        name: "queue",
+        about: "servers with a queue: one lock goes through 1, 10 and 100 waiters",
+        compare: queue::compare,
     },
     Scenario {
         name: "redis",

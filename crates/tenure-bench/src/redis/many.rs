@@ -57,7 +57,7 @@ pub(crate) fn measure_held(_rounds: usize) -> Result<Comparison> {
         ("memory of the client per lock", memory, "bytes"),
         ("memory of the server per lock", server_memory, "bytes"),
     ];
-    let facts = facts.map(|(name, value, unit)| Fact { name, value, unit });
+    let facts = facts.map(|(name, value, unit)| Fact { name: name.to_owned(), value, unit });
     Ok(Comparison::of_facts(facts.into()))
 }
 
