@@ -34,6 +34,7 @@ pub(crate) enum Verb {
     Evict(Evict),
     Wait(Wait),
     Doctor(Doctor),
+    Lab(crate::commands::lab::Lab),
     Completions(Completions),
     Man(Man),
     Help(Help),

@@ -6,4 +6,5 @@
 
 pub mod check;
 pub mod history;
+pub mod picture;
 pub mod verdict;

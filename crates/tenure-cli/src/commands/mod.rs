@@ -4,6 +4,7 @@ mod completions;
 mod doctor;
 mod evict;
 mod help;
+pub(crate) mod lab;
 mod ls;
 mod man;
 mod run;
@@ -27,6 +28,7 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
         Verb::Evict(args) => evict::run(&connect(url)?, &args),
         Verb::Wait(args) => wait::run(url, &args),
         Verb::Doctor(args) => doctor::run(&connect(url)?, &args),
+        Verb::Lab(args) => lab::run(args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Man(args) => man::run(&args),
         Verb::Help(args) => help::run(&args),
