@@ -22,7 +22,8 @@ pub(super) fn run(args: &Help) -> Result<u8, Failure> {
 pub(super) fn verb(program: &Command, name: &str) -> Result<Command, Failure> {
     program.find_subcommand(name).cloned().ok_or_else(|| {
         let message = format!("there is no help on `{}`", Harmless(name));
-        let advice = "run, ls, show, evict, wait, doctor, completions, man, help or exit-codes";
+        let advice =
+            "run, ls, show, evict, wait, doctor, schema, completions, man, help or exit-codes";
         Failure::new(exit::USAGE, message, advice)
     })
 }

@@ -7,6 +7,7 @@ mod help;
 mod ls;
 mod man;
 mod run;
+mod schema;
 mod show;
 mod wait;
 
@@ -27,6 +28,7 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
         Verb::Evict(args) => evict::run(&connect(url)?, &args),
         Verb::Wait(args) => wait::run(url, &args),
         Verb::Doctor(args) => doctor::run(&connect(url)?, &args),
+        Verb::Schema(args) => schema::run(&args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Man(args) => man::run(&args),
         Verb::Help(args) => help::run(&args),
