@@ -4,4 +4,6 @@
 //! becomes one [`History`](history::History). Checkers and pictures know nothing but histories, so a
 //! recorded one can be checked and drawn again without any server.
 
+pub mod check;
 pub mod history;
+pub mod verdict;
