@@ -2,10 +2,13 @@
 //! of them alike, and what counts is the ratio to the first.
 
 mod compare;
+mod consul;
 mod embedded;
 mod etcd;
 mod memory;
+mod postgres;
 mod run;
+mod zookeeper;
 
 use std::process::ExitCode;
 
@@ -40,9 +43,24 @@ const SCENARIOS: &[Scenario] = &[
         compare: etcd::compare_queues,
     },
     Scenario {
+        name: "postgres",
+        about: "acquire + release on PostgreSQL, in all modes",
+        compare: postgres::compare,
+    },
+    Scenario {
+        name: "consul",
+        about: "acquire + release in Consul, one development agent",
+        compare: consul::compare,
+    },
+    Scenario {
         name: "run",
         about: "a command under a lock, from the shell's point of view",
         compare: run::compare,
+    },
+    Scenario {
+        name: "zookeeper",
+        about: "acquire + release on ZooKeeper, one server",
+        compare: zookeeper::compare,
     },
 ];
 

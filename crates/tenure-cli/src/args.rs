@@ -35,6 +35,7 @@ pub(crate) enum Verb {
     Wait(Wait),
     Doctor(Doctor),
     Lab(crate::commands::lab::Lab),
+    Schema(Schema),
     Completions(Completions),
     Man(Man),
     Help(Help),
@@ -142,6 +143,25 @@ pub(crate) struct Doctor {
     /// Print a JSON array of findings
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Print the statements that make the tables of a database
+///
+/// A client makes them itself when it connects and may create tables. Where it may not, let
+/// somebody run `tenure schema postgres | psql` who may.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Schema {
+    /// The kind of database
+    pub(crate) dialect: Dialect,
+}
+
+/// A kind of database.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Dialect {
+    /// MySQL and MariaDB
+    Mysql,
+    /// PostgreSQL
+    Postgres,
 }
 
 /// Print a completion script for a shell

@@ -1,6 +1,6 @@
 //! The stores that the cases run against: one row each.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -9,7 +9,8 @@ use tenure::Config;
 use tenure::backend::Backend;
 use tenure::backends::Memory;
 use tenure::layers::{Retry, Timeout};
-use tenure_servers::Topology;
+use tenure_servers::wire::mysql::Mysql;
+use tenure_servers::{Cluster, Topology};
 
 use crate::bench::Store;
 use crate::fault::{Faults, Faulty};
@@ -30,6 +31,12 @@ pub fn all() -> Vec<Fixture> {
         Fixture { name: "memory+timeout", start: || Box::pin(async { memory(timeout) }) },
         Fixture { name: "memory+slow", start: || Box::pin(async { memory(slow) }) },
         Fixture { name: "memory+flaky", start: || Box::pin(async { memory(flaky) }) },
+        Fixture { name: "postgres", start: || Box::pin(postgres("lease")) },
+        Fixture { name: "postgres-session", start: || Box::pin(postgres("session")) },
+        Fixture { name: "postgres-row", start: || Box::pin(postgres("row")) },
+        Fixture { name: "mysql", start: || Box::pin(mysql("")) },
+        Fixture { name: "mysql-session", start: || Box::pin(mysql("?mode=session")) },
+        Fixture { name: "mysql-row", start: || Box::pin(mysql("?mode=row&connections=150")) },
         Fixture { name: "sqlite", start: || Box::pin(sqlite()) },
         Fixture { name: "redis", start: || Box::pin(server(Topology::Redis, "")) },
         Fixture {
@@ -48,6 +55,21 @@ pub fn all() -> Vec<Fixture> {
         },
         Fixture { name: "etcd", start: || Box::pin(server(Topology::Etcd, "")) },
         Fixture { name: "etcd3", start: || Box::pin(server(Topology::Etcd3, "")) },
+        Fixture {
+            name: "zookeeper",
+            start: || Box::pin(server(Topology::Zookeeper, "session=3s")),
+        },
+        Fixture {
+            name: "zookeeper-ephemeral",
+            start: || Box::pin(server(Topology::Zookeeper, "session=3s&layout=ephemeral")),
+        },
+        Fixture {
+            name: "zookeeper3",
+            start: || Box::pin(server(Topology::Zookeeper3, "session=3s")),
+        },
+        // The servers allow one second; three leave time for answers while processes race.
+        Fixture { name: "consul", start: || Box::pin(server(Topology::Consul, "min_ttl=3s")) },
+        Fixture { name: "consul3", start: || Box::pin(server(Topology::Consul3, "min_ttl=3s")) },
     ]
 }
 
@@ -89,6 +111,28 @@ async fn sqlite() -> Result<Store> {
 async fn server(topology: Topology, options: &'static str) -> Result<Store> {
     let cluster = tokio::task::spawn_blocking(move || tenure_servers::shared(topology)).await??;
     by_url(format!("{}?{options}", cluster.url()), ())
+}
+
+/// Each mode has a server of its own: the races of all three at once need many connections.
+async fn postgres(mode: &'static str) -> Result<Store> {
+    static SERVERS: [OnceLock<tenure_servers::Result<Cluster>>; 3] = [const { OnceLock::new() }; 3];
+    let server = &SERVERS[["lease", "session", "row"].iter().position(|m| *m == mode).unwrap_or(0)];
+    let start = || tenure_servers::start(Topology::Postgres, &tenure_servers::Options::default());
+    let started = tokio::task::spawn_blocking(move || server.get_or_init(start)).await?;
+    let cluster = started.as_ref().map_err(Clone::clone)?;
+    by_url(format!("{}?mode={mode}&rows=110", cluster.url()), ())
+}
+
+/// MariaDB. The cases open more clients at once than a server of its default size lets in, and
+/// change so much that with its small log they would wait for a busy disk.
+async fn mysql(query: &str) -> Result<Store> {
+    let start = || tenure_servers::shared(Topology::Mariadb);
+    let cluster = tokio::task::spawn_blocking(start).await??;
+    let mut admin = Mysql::connect(cluster.node().port())?;
+    admin.query("SET GLOBAL max_connections=1000")?;
+    // Servers before 10.9 cannot change it while they run.
+    admin.query("SET GLOBAL innodb_log_file_size=67108864").ok();
+    by_url(format!("{}{query}", cluster.url()), ())
 }
 
 fn by_url(url: String, keep: impl Send + Sync + 'static) -> Result<Store> {

@@ -45,6 +45,10 @@ pub struct Header {
     pub seed: u64,
     /// The verdict that the catalogue expects, by its name.
     pub expected: String,
+    /// The lease that clients ask for, in nanoseconds: what "stuck for a lease" is measured by. 0
+    /// for a lock that has none.
+    #[serde(default)]
+    pub lease: u64,
     /// Who takes part, in the order of drawing.
     pub lanes: Vec<Lane>,
 }

@@ -191,6 +191,9 @@ pub struct Info {
     pub min_ttl: Duration,
     /// The longest lease that the server keeps.
     pub max_ttl: Duration,
+    /// After how many ttls, at the latest, the server frees the lock of a holder that it no longer
+    /// hears from. The holder itself never counts on more than one.
+    pub freed_after: u32,
 }
 
 impl Info {
@@ -205,6 +208,7 @@ impl Info {
             reach: Reach::Network,
             min_ttl: Duration::from_millis(1),
             max_ttl: Duration::from_secs(24 * 60 * 60),
+            freed_after: 1,
         }
     }
 }

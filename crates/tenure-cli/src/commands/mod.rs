@@ -8,6 +8,7 @@ pub(crate) mod lab;
 mod ls;
 mod man;
 mod run;
+mod schema;
 mod show;
 mod wait;
 
@@ -29,6 +30,7 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
         Verb::Wait(args) => wait::run(url, &args),
         Verb::Doctor(args) => doctor::run(&connect(url)?, &args),
         Verb::Lab(args) => lab::run(args),
+        Verb::Schema(args) => schema::run(&args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Man(args) => man::run(&args),
         Verb::Help(args) => help::run(&args),

@@ -33,7 +33,7 @@ async fn a_killed_holder_frees_its_lock_within_its_lease(bench: &Bench) -> Resul
     let waiter = tokio::spawn(lock.acquire());
     until_waiters(&lock, 1).await?;
     holder.kill()?;
-    let longest = ttl + ttl / 2;
+    let longest = ttl * bench.info().freed_after + ttl / 2;
     let guard = within(longest, "the waiter's grant after kill -9", waiter).await???;
     ensure!(guard.token() > token);
     guard.release().await?;

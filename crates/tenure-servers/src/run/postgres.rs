@@ -34,7 +34,7 @@ pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
     let number = port.number().to_string();
     let mut options = vec!["-D", "data", "-p", &number, "-c", "listen_addresses=127.0.0.1"];
     options.extend(["-c", "unix_socket_directories=", "-c", "jit=off"]);
-    options.extend(["-c", "max_connections=200", "-c", "shared_buffers=32MB"]);
+    options.extend(["-c", "max_connections=400", "-c", "shared_buffers=32MB"]);
     if site.options.durability.skips_sync() {
         // Not synchronous_commit=off: that loses what was acknowledged on kill -9.
         options.extend(["-c", "fsync=off", "-c", "full_page_writes=off"]);

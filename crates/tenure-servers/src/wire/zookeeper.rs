@@ -41,18 +41,33 @@ impl Session {
     /// # Errors
     /// When the node does not answer or does not serve.
     pub fn open(port: u16, timeout: Duration) -> io::Result<Self> {
+        Self::connect(port, timeout, 0, &[0; 16])
+    }
+
+    /// Ends the session of another client, as that client would from a new connection. Its old
+    /// connection is closed before, so that it may come back in between: call this until it fails
+    /// because the session is over. The password is the one that servers derive from the id.
+    ///
+    /// # Errors
+    /// When the node does not answer, or the session is over.
+    pub fn end(port: u16, id: i64) -> io::Result<()> {
+        Self::connect(port, Duration::from_secs(5), id, &password(id))?.close()
+    }
+
+    fn connect(port: u16, timeout: Duration, id: i64, password: &[u8]) -> io::Result<Self> {
         let mut session = Self { stream: connect(port)?, xid: 0 };
         let timeout = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
         let mut request = Vec::new();
         request.extend(0i32.to_be_bytes()); // protocol
         request.extend(0i64.to_be_bytes()); // last zxid seen
         request.extend(timeout.to_be_bytes());
-        request.extend(0i64.to_be_bytes()); // a new session
-        push_bytes(&mut request, &[0; 16]);
+        request.extend(id.to_be_bytes()); // 0 for a new one
+        push_bytes(&mut request, password);
         request.push(0); // read-only
         session.send(&request)?;
-        session.receive()?;
-        Ok(session)
+        let answer = session.receive()?;
+        // protocol, timeout, id
+        if i64_at(&answer, 8) == 0 { Err(odd("the session is over")) } else { Ok(session) }
     }
 
     /// Creates a node; `flags` is 1 for ephemeral, 2 for sequential, 3 for both. Returns its path,
@@ -93,6 +108,52 @@ impl Session {
             // czxid, mzxid, ctime
             (text, i64_at(rest, 16))
         }))
+    }
+
+    /// The session that an ephemeral node belongs to, 0 for a node of another kind, or the server's
+    /// error number.
+    ///
+    /// # Errors
+    /// When the connection fails.
+    pub fn owner(&mut self, path: &str) -> io::Result<Result<i64, i32>> {
+        let mut body = Vec::new();
+        push_bytes(&mut body, path.as_bytes());
+        body.push(0); // no watch
+        let answer = self.call(GET_DATA, &body)?;
+        // Four ids and times, three versions.
+        Ok(answer.map(|body| i64_at(take_text(&body).1, 4 * 8 + 3 * 4)))
+    }
+
+    /// The names of a node's children, in no order, or the server's error number.
+    ///
+    /// # Errors
+    /// When the connection fails.
+    pub fn children(&mut self, path: &str) -> io::Result<Result<Vec<String>, i32>> {
+        let mut body = Vec::new();
+        push_bytes(&mut body, path.as_bytes());
+        body.push(0); // no watch
+        let answer = self.call(GET_CHILDREN, &body)?;
+        Ok(answer.map(|body| {
+            let mut rest = body.get(4..).unwrap_or_default();
+            let mut names = Vec::new();
+            while !rest.is_empty() {
+                let (name, tail) = take_text(rest);
+                names.push(name);
+                rest = tail;
+            }
+            names
+        }))
+    }
+
+    /// Deletes a node, or returns the server's error number.
+    ///
+    /// # Errors
+    /// When the connection fails.
+    pub fn delete(&mut self, path: &str) -> io::Result<Result<(), i32>> {
+        let mut body = Vec::new();
+        push_bytes(&mut body, path.as_bytes());
+        body.extend((-1i32).to_be_bytes()); // any version
+        Ok(self.call(DELETE, &body)?.map(drop))
     }
 
     /// Ends the session; its ephemeral nodes go with it.
@@ -149,6 +210,21 @@ fn i64_at(body: &[u8], at: usize) -> i64 {
     bytes.map_or(0, i64::from_be_bytes)
 }
 
+/// What a server makes of a session's id: 16 bytes of Java's random numbers with a fixed seed.
+fn password(id: i64) -> Vec<u8> {
+    const FACTOR: u64 = 0x5_DEEC_E66D;
+    const MASK: u64 = (1 << 48) - 1;
+    let mut seed = (id.cast_unsigned() ^ 0xB341_5C00 ^ FACTOR) & MASK;
+    let mut bytes = Vec::new();
+    for _ in 0..4 {
+        seed = (seed.wrapping_mul(FACTOR) + 0xB) & MASK;
+        bytes.extend(&(seed >> 16).to_le_bytes()[..4]);
+    }
+    bytes
+}
+
 const CREATE: i32 = 1;
+const DELETE: i32 = 2;
 const GET_DATA: i32 = 4;
+const GET_CHILDREN: i32 = 8;
 const CLOSE: i32 = -11;

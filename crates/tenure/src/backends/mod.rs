@@ -7,23 +7,40 @@ use crate::backend::Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 
+#[cfg(feature = "consul")]
+pub mod consul;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "redlock")]
 pub mod redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
+#[cfg(feature = "consul")]
+#[doc(inline)]
+pub use consul::Consul;
 #[cfg(feature = "etcd")]
 #[doc(inline)]
 pub use etcd::Etcd;
 #[cfg(feature = "memory")]
 #[doc(inline)]
 pub use memory::Memory;
+#[cfg(feature = "mysql")]
+#[doc(inline)]
+pub use mysql::Mysql;
+#[cfg(feature = "postgres")]
+#[doc(inline)]
+pub use postgres::Postgres;
 #[cfg(feature = "redis")]
 #[doc(inline)]
 pub use redis::Redis;
@@ -33,6 +50,9 @@ pub use redlock::Redlock;
 #[cfg(feature = "sqlite")]
 #[doc(inline)]
 pub use sqlite::Sqlite;
+#[cfg(feature = "zookeeper")]
+#[doc(inline)]
+pub use zookeeper::Zookeeper;
 
 /// Makes `open`, which finds the backend of a URL by its scheme.
 macro_rules! backends {
@@ -53,12 +73,16 @@ macro_rules! backends {
 }
 
 backends! {
-    // module  feature   URL schemes
-    etcd       "etcd"   ["etcd"];
-    memory     "memory"  ["memory"];
-    redis      "redis"   ["redis", "rediss", "redis+unix", "redis+sentinel", "redis+cluster"];
-    redlock    "redlock" ["redlock"];
-    sqlite     "sqlite"  ["sqlite"];
+    // module  feature     URL schemes
+    consul     "consul"    ["consul", "consuls"];
+    etcd       "etcd"      ["etcd"];
+    memory     "memory"    ["memory"];
+    mysql      "mysql"     ["mysql"];
+    postgres   "postgres"  ["postgres", "postgresql"];
+    redis      "redis"     ["redis", "rediss", "redis+unix", "redis+sentinel", "redis+cluster"];
+    redlock    "redlock"   ["redlock"];
+    sqlite     "sqlite"    ["sqlite"];
+    zookeeper  "zookeeper" ["zk"];
 }
 
 #[allow(dead_code, reason = "used only where a backend is left out of the build")]

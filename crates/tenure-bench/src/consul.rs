@@ -1,0 +1,114 @@
+//! Consul: what a lock with queue and token costs over the bare calls that take and free a key.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tenure::Key;
+use tenure::backend::{Backend, Claim, Owner};
+use tenure::backends::Consul;
+use tenure_servers::Topology;
+use tenure_servers::wire::http::json_field;
+
+use crate::compare::Comparison;
+
+pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
+    let cluster = tenure_servers::shared(Topology::Consul)?;
+    let mut bare = Bare::connect(&cluster.node().address())?;
+    let options = r#"{"TTL":"3600s","LockDelay":"0s","Checks":[],"NodeChecks":[]}"#;
+    let session = bare.put("/v1/session/create", options)?;
+    let session = json_field(&session, "ID").context("a session")?;
+    let path = "/v1/kv/bare/.lock?flags=3304740253564472344";
+    let (take, free) = (format!("{path}&acquire={session}"), format!("{path}&release={session}"));
+    let transaction = format!(
+        r#"[{{"KV":{{"Verb":"check-not-exists","Key":"txn/.lock"}}}},
+            {{"KV":{{"Verb":"lock","Key":"txn/.lock","Session":"{session}"}}}}]"#
+    );
+    let mut second = Bare::connect(&cluster.node().address())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let client = runtime.block_on(tenure::connect(&cluster.url()))?;
+    let locks = tenure::blocking::connect(&cluster.url())?;
+    let consul = runtime.block_on(Consul::open(&cluster.url()))?;
+    let (key, mut number) = (Key::new("backend")?, 0);
+    let (lock, blocking) = (client.lock("async"), locks.lock("blocking"));
+    Comparison::run(
+        rounds,
+        1,
+        vec![
+            (
+                "bare HTTP: ?acquire, ?release",
+                Box::new(|| {
+                    ensure!(bare.put(&take, "me")?.trim() == "true", "not taken");
+                    ensure!(bare.put(&free, "me")?.trim() == "true", "not freed");
+                    Ok(())
+                }),
+            ),
+            (
+                "bare HTTP: the least transactions",
+                Box::new(|| {
+                    let taken = second.put("/v1/txn", &transaction)?;
+                    let index = json_field(&taken, "ModifyIndex").context("taken")?;
+                    let free = format!(
+                        r#"[{{"KV":{{"Verb":"check-index","Key":"txn/.lock","Index":{index}}}}},
+                            {{"KV":{{"Verb":"delete","Key":"txn/.lock"}}}}]"#
+                    );
+                    second.put("/v1/txn", &free).map(drop)
+                }),
+            ),
+            (
+                "consul backend: take, release",
+                Box::new(|| {
+                    number += 1;
+                    let owner = Owner::new([7; 16], number);
+                    let claim = Claim::new(key.clone(), owner, Duration::from_secs(30));
+                    runtime.block_on(async {
+                        consul.try_acquire(&claim).await?.granted()?;
+                        consul.release(&claim).await?;
+                        Ok(())
+                    })
+                }),
+            ),
+            (
+                "tenure: acquire, release",
+                Box::new(|| Ok(runtime.block_on(async { lock.acquire().await?.release().await })?)),
+            ),
+            ("tenure::blocking: acquire, release", Box::new(|| Ok(blocking.acquire()?.release()?))),
+        ],
+    )
+}
+
+/// The least that speaks HTTP over a connection that is kept.
+struct Bare {
+    writer: TcpStream,
+    reader: BufReader<TcpStream>,
+}
+
+impl Bare {
+    fn connect(address: &str) -> Result<Bare> {
+        let writer = TcpStream::connect(address)?;
+        writer.set_nodelay(true)?;
+        Ok(Bare { reader: BufReader::new(writer.try_clone()?), writer })
+    }
+
+    fn put(&mut self, path: &str, body: &str) -> Result<String> {
+        let length = body.len();
+        let head = format!("PUT {path} HTTP/1.1\r\nHost: consul\r\nContent-Length: {length}");
+        self.writer.write_all(format!("{head}\r\n\r\n{body}").as_bytes())?;
+        let mut length = None;
+        loop {
+            let mut line = String::new();
+            self.reader.read_line(&mut line)?;
+            let line = line.trim_end().to_ascii_lowercase();
+            if line.is_empty() {
+                break;
+            }
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = Some(value.trim().parse()?);
+            }
+        }
+        let mut body = vec![0; length.context("an answer with a length")?];
+        self.reader.read_exact(&mut body)?;
+        Ok(String::from_utf8(body)?)
+    }
+}

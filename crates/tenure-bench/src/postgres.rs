@@ -1,0 +1,93 @@
+//! PostgreSQL: what a lock costs beside two statements through the bare driver, and beside an
+//! advisory lock by hand. All go to one real server, started for this.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tenure::backend::{Claim, Owner};
+use tenure::{Config, Key};
+use tenure_servers::{Options, Topology};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio_postgres::{Client, NoTls, Statement};
+
+use crate::compare::Comparison;
+
+/// A pair of statements through the bare driver.
+struct Pair(Client, [Statement; 2]);
+
+impl Pair {
+    fn open(runtime: &Runtime, port: u16, texts: [&str; 2]) -> Result<Pair> {
+        runtime.block_on(async {
+            let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+            stream.set_nodelay(true)?;
+            let mut config = tokio_postgres::Config::new();
+            config.user("postgres").dbname("postgres");
+            let (client, connection) = config.connect_raw(stream, NoTls).await?;
+            drop(tokio::spawn(connection));
+            let table =
+                "CREATE TABLE IF NOT EXISTS bare (k bytea PRIMARY KEY, o text, u timestamptz)";
+            client.batch_execute(table).await?;
+            let both = [client.prepare(texts[0]).await?, client.prepare(texts[1]).await?];
+            Ok(Pair(client, both))
+        })
+    }
+
+    fn run(&self, runtime: &Runtime) -> Result<()> {
+        runtime.block_on(async {
+            self.0.query(&self.1[0], &[]).await?;
+            self.0.query(&self.1[1], &[]).await?;
+            Ok(())
+        })
+    }
+}
+
+/// The smallest lease: a row that is written and written again.
+const LEASE: [&str; 2] = [
+    "INSERT INTO bare VALUES ('k', 'me', clock_timestamp() + interval '30 s') ON CONFLICT (k) \
+     DO UPDATE SET o = excluded.o, u = excluded.u WHERE bare.u < clock_timestamp() RETURNING o",
+    "UPDATE bare SET u = clock_timestamp() - interval '1 s' WHERE k = 'k' AND o = 'me'",
+];
+const ADVISORY: [&str; 2] = ["SELECT pg_try_advisory_lock(1)", "SELECT pg_advisory_unlock(1)"];
+
+pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
+    let cluster = tenure_servers::start(Topology::Postgres, &Options::default())?;
+    let (port, url) = (cluster.node().port(), cluster.url());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let lease = Pair::open(&runtime, port, LEASE)?;
+    let advisory = Pair::open(&runtime, port, ADVISORY)?;
+    let config: Config = url.parse()?;
+    let backend = runtime.block_on(config.open())?;
+    let client = |mode: &str| runtime.block_on(tenure::connect(&format!("{url}?mode={mode}")));
+    let (leases, sessions, rows) = (client("lease")?, client("session")?, client("row")?);
+    let cycle = |client: &tenure::Client| -> Result<()> {
+        let lock = client.lock("client");
+        Ok(runtime.block_on(async { lock.acquire().await?.release().await })?)
+    };
+    let mut number = 0;
+    let key = Key::new("bare").context("a key")?;
+    Comparison::run(
+        rounds,
+        4,
+        vec![
+            ("bare driver: lease by two statements", Box::new(|| lease.run(&runtime))),
+            ("bare driver: advisory lock, unlock", Box::new(|| advisory.run(&runtime))),
+            (
+                "postgres backend: take, release",
+                Box::new(|| {
+                    number += 1;
+                    let owner = Owner::new([7; 16], number);
+                    let claim = Claim::new(key.clone(), owner, Duration::from_secs(30));
+                    runtime.block_on(async {
+                        backend.try_acquire(&claim).await?.granted()?;
+                        backend.release(&claim).await?;
+                        Ok(())
+                    })
+                }),
+            ),
+            ("tenure, mode=lease", Box::new(|| cycle(&leases))),
+            ("tenure, mode=session", Box::new(|| cycle(&sessions))),
+            ("tenure, mode=row", Box::new(|| cycle(&rows))),
+        ],
+    )
+}

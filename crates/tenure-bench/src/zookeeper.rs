@@ -1,0 +1,80 @@
+//! ZooKeeper: what a lock costs over the three requests that Curator's layout cannot do without.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tenure::backend::{Claim, Owner};
+use tenure::{Config, Key};
+use tenure_servers::{Options, Topology, start};
+use zookeeper_client::{Acls, Client, CreateMode};
+
+use crate::compare::Comparison;
+
+pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
+    let cluster = start(Topology::Zookeeper, &Options::default())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let bare = runtime.block_on(Client::connect(&cluster.hosts()))?;
+    let container = CreateMode::Container.with_acls(Acls::anyone_all());
+    runtime.block_on(bare.mkdir("/bare", &container))?;
+    let config: Config = cluster.url().parse()?;
+    let backend = runtime.block_on(config.open())?;
+    let ephemeral: Config = format!("{}/one?layout=ephemeral", cluster.url()).parse()?;
+    let ephemeral = runtime.block_on(ephemeral.open())?;
+    let client = runtime.block_on(tenure::connect(&cluster.url()))?;
+    let mut number = 0;
+    let mut claim = || -> Result<Claim> {
+        number += 1;
+        let owner = Owner::new([7; 16], number);
+        Ok(Claim::new(Key::new("bare")?, owner, Duration::from_secs(30)))
+    };
+    let claims = std::cell::RefCell::new(&mut claim);
+    Comparison::run(
+        rounds,
+        1,
+        vec![
+            ("create + getChildren, delete", Box::new(|| runtime.block_on(three(&bare)))),
+            (
+                "zookeeper backend: take, release",
+                Box::new(|| {
+                    let claim = (claims.borrow_mut())()?;
+                    runtime.block_on(async {
+                        backend.try_acquire(&claim).await?.granted()?;
+                        backend.release(&claim).await?;
+                        Ok(())
+                    })
+                }),
+            ),
+            (
+                "the same, layout=ephemeral",
+                Box::new(|| {
+                    let claim = (claims.borrow_mut())()?;
+                    runtime.block_on(async {
+                        ephemeral.try_acquire(&claim).await?.granted()?;
+                        ephemeral.release(&claim).await?;
+                        Ok(())
+                    })
+                }),
+            ),
+            (
+                "tenure: acquire, release",
+                Box::new(|| {
+                    let lock = client.lock("async");
+                    Ok(runtime.block_on(async { lock.acquire().await?.release().await })?)
+                }),
+            ),
+        ],
+    )
+}
+
+/// The requests of a lock that nobody else wants, in the same two trips as ours.
+async fn three(client: &Client) -> Result<()> {
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let prefix = "/bare/_c_00000000-0000-4000-8000-000000000000-lock-";
+    let created = client.create(prefix, b"", &options);
+    let children = client.list_children("/bare");
+    let (created, children) = tokio::join!(created, children);
+    let (_, sequence) = created?;
+    anyhow::ensure!(children?.len() == 1, "somebody else is here");
+    client.delete(&format!("{prefix}{sequence}"), None).await?;
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! `tenure schema`: the tables of a database, for those who may not let tenure make them.
+
+use crate::args::{Dialect, Schema};
+use crate::exit;
+use crate::failure::Failure;
+use crate::output;
+
+pub(super) fn run(args: &Schema) -> Result<u8, Failure> {
+    output::print(match args.dialect {
+        Dialect::Mysql => tenure::backends::mysql::SCHEMA,
+        Dialect::Postgres => tenure::backends::postgres::SCHEMA,
+    })?;
+    Ok(exit::DONE)
+}

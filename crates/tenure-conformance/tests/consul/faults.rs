@@ -1,0 +1,304 @@
+//! Sessions that end from outside, leaders that die, answers that are lost, requests that are late.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use tenure::backend::Backend;
+use tenure::backends::Consul;
+use tenure::{Attempt, ErrorKind, LostReason};
+use tenure_conformance::bench::{expect_busy, soon, take, until_waiters};
+use tenure_servers::wire::http::json_field;
+use tenure_servers::{Cluster, Direction, Node};
+
+use super::{SECOND, cases, claim, connect, field, keys, put, url};
+
+cases! {
+    a_session_destroyed_from_outside_is_noticed_at_once Consul;
+    a_waiter_whose_session_was_destroyed_waits_on Consul;
+    a_ttl_that_the_server_refuses_is_refused_with_its_reason Consul;
+    a_lost_answer_to_an_ask_finds_its_own_grant Consul;
+    a_lost_answer_to_a_release_is_repeated Consul;
+    a_late_request_of_a_withdrawn_claim_takes_nothing Consul;
+    a_release_that_never_arrived_is_paid_with_the_next_renewal Consul;
+    a_killed_leader_is_doubt_and_not_loss Consul3;
+    a_stopped_agent_is_left_for_another Consul3;
+    a_session_that_dies_with_its_server_is_a_loss_and_said_so Consul3;
+    a_token_grows_when_all_servers_were_killed Consul3;
+}
+
+/// The session that holds a lock.
+fn session(cluster: &Cluster, key: &str) -> Result<String> {
+    field(cluster.node(), &format!("{key}/.lock"), "Session")
+}
+
+async fn a_session_destroyed_from_outside_is_noticed_at_once(cluster: &Cluster) -> Result<()> {
+    let (one, two) = (connect(cluster).await?, connect(cluster).await?);
+    let (guard, other) = (take(&one.lock("a")).await?, take(&one.lock("b")).await?);
+    let waiter = tokio::spawn(two.lock("a").acquire());
+    until_waiters(&one.lock("a"), 1).await?;
+    put(cluster.node(), &format!("/v1/session/destroy/{}", session(cluster, "a")?), "")?;
+    let next = soon("the waiter's grant", waiter).await???;
+    // The ttl is 30 s: a renewal would come after ten.
+    let lost = tokio::time::timeout(SECOND * 5, guard.lost()).await?;
+    ensure!(lost.reason() == LostReason::SessionGone, "{lost}");
+    let lost = tokio::time::timeout(SECOND * 5, other.lost()).await?;
+    ensure!(lost.reason() == LostReason::SessionGone, "{lost}");
+    ensure!(next.token() > guard.token());
+    let error = guard.release().await.unwrap_err();
+    ensure!(error.kind() == ErrorKind::Lost, "{error:?}");
+    // The client goes on with a new session.
+    expect_busy(&one.lock("a")).await?;
+    take(&one.lock("b")).await?.release().await?;
+    next.release().await?;
+    Ok(())
+}
+
+async fn a_waiter_whose_session_was_destroyed_waits_on(cluster: &Cluster) -> Result<()> {
+    let (one, two) = (connect(cluster).await?, connect(cluster).await?);
+    let lock = one.lock("k");
+    let guard = take(&lock).await?;
+    let waiter = tokio::spawn(two.lock("k").ttl(SECOND).acquire());
+    until_waiters(&lock, 1).await?;
+    let sessions = tenure_servers::wire::http::get(cluster.node().port(), "/v1/session/list")?;
+    let holder = session(cluster, "k")?;
+    let sessions = sessions.split('{').filter_map(|part| json_field(part, "ID"));
+    let others: Vec<_> = sessions.filter(|id| *id != holder).collect();
+    ensure!(others.len() == 1, "{others:?}");
+    put(cluster.node(), &format!("/v1/session/destroy/{}", others[0]), "")?;
+    until_waiters(&lock, 0).await?;
+    until_waiters(&lock, 1).await?;
+    guard.release().await?;
+    soon("the waiter's grant", waiter).await???.release().await?;
+    Ok(())
+}
+
+async fn a_ttl_that_the_server_refuses_is_refused_with_its_reason(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster).await?;
+    let error = client.lock("k").ttl(SECOND / 2).try_acquire().await.unwrap_err();
+    ensure!(error.kind() == ErrorKind::Invalid && error.to_string().contains("1s"), "{error}");
+    // With a wrong word about the server's bound it is the server that refuses.
+    let wrong = format!("consul://{}?min_ttl=1ms", cluster.hosts());
+    let error = tenure::connect(&wrong).await?.lock("k").ttl(SECOND / 2).try_acquire().await;
+    let error = error.unwrap_err();
+    ensure!(error.kind() == ErrorKind::Invalid, "{error:?}");
+    ensure!(error.to_string().contains("must be between [1s="), "{error}");
+    // Without any word the agent is asked.
+    let asked = tenure::connect(&format!("consul://{}", cluster.hosts())).await?;
+    ensure!(asked.info().min_ttl == SECOND, "{:?}", asked.info());
+    ensure!(asked.info().freed_after == 2);
+    Ok(())
+}
+
+/// The server has granted, and its answer is lost: asking again must find that, at every request of
+/// the ask.
+async fn a_lost_answer_to_an_ask_finds_its_own_grant(cluster: &Cluster) -> Result<()> {
+    let proxy = cluster.node().proxy()?;
+    let client = tenure::connect(&url(&proxy.address(), "")).await?;
+    take(&client.lock("warm")).await?.release().await?;
+    for round in 0..5 {
+        let lock = client.lock(format!("k{round}"));
+        proxy.swallow_answer(1);
+        let guard = soon("acquire", lock.acquire()).await??;
+        let held: u64 =
+            field(cluster.node(), &format!("k{round}/.lock"), "ModifyIndex")?.parse()?;
+        ensure!(guard.token().get() == held, "{} but {held} is held", guard.token());
+        guard.release().await?;
+        client.flush().await;
+        ensure!(lock.holding().await?.is_none());
+    }
+    Ok(())
+}
+
+async fn a_lost_answer_to_a_release_is_repeated(cluster: &Cluster) -> Result<()> {
+    let proxy = cluster.node().proxy()?;
+    let client = tenure::connect(&url(&proxy.address(), "")).await?;
+    let lock = client.lock("k");
+    let guard = take(&lock).await?;
+    proxy.swallow_answer(1);
+    drop(guard);
+    soon("flush", client.flush()).await?;
+    ensure!(lock.holding().await?.is_none(), "still held");
+    take(&lock).await?.release().await?;
+    Ok(())
+}
+
+/// A request hangs on its way; the claim is withdrawn through another agent; then the request
+/// arrives.
+async fn a_late_request_of_a_withdrawn_claim_takes_nothing(cluster: &Cluster) -> Result<()> {
+    let proxy = cluster.node().proxy()?;
+    let hosts = format!("{},{}", proxy.address(), cluster.node().address());
+    let consul = Consul::open(&url(&hosts, "")).await?;
+    // Makes the session, and a connection that is kept.
+    let (first, mut late) = (claim("other")?, claim("k")?);
+    consul.try_acquire(&first).await?.granted()?;
+    proxy.cut_one_way(Direction::ToServer);
+    let hung = tokio::time::timeout(SECOND, consul.try_acquire(&late)).await;
+    ensure!(hung.is_err(), "the way was not cut: {hung:?}");
+    late.doubtful = true;
+    ensure!(!consul.release(&late).await?, "it was not held");
+    proxy.heal();
+    // It has arrived when one that was sent after it on the same way has been answered.
+    let probe = tenure::connect(&url(&proxy.address(), "")).await?;
+    take(&probe.lock("probe")).await?.release().await?;
+    for _ in 0..50 {
+        let holding = probe.lock("k").holding().await?;
+        ensure!(holding.is_none(), "a late request took the lock: {holding:?}");
+        tokio::time::sleep(SECOND / 50).await;
+    }
+    let left = keys(cluster.node())?;
+    ensure!(left.contains("k/.gone/"), "no mark refuses it: {left}");
+    // The mark goes when the session does, and that is when its last lock is given back.
+    ensure!(consul.release(&first).await?);
+    ensure!(keys(cluster.node())?.trim() == "[]", "left: {}", keys(cluster.node())?);
+    Ok(())
+}
+
+/// A dropped guard cannot be given back for longer than its ttl, while another lock of the same
+/// session is kept alive: nobody but the backend remembers it then.
+async fn a_release_that_never_arrived_is_paid_with_the_next_renewal(
+    cluster: &Cluster,
+) -> Result<()> {
+    let proxy = cluster.node().proxy()?;
+    let consul = Consul::open(&url(&proxy.address(), "")).await?;
+    let (mut kept, mut owed) = (claim("kept")?, claim("owed")?);
+    (kept.ttl, owed.ttl) = (SECOND, SECOND);
+    consul.try_acquire(&kept).await?.granted()?;
+    consul.try_acquire(&owed).await?.granted()?;
+    proxy.refuse();
+    ensure!(consul.release(&owed).await.is_err());
+    proxy.heal();
+    let start = std::time::Instant::now();
+    let watcher = connect(cluster).await?;
+    while watcher.lock("owed").holding().await?.is_some() {
+        ensure!(start.elapsed() < SECOND * 20, "held for ever");
+        consul.renew(std::slice::from_ref(&kept)).await.remove(0)?;
+        tokio::time::sleep(SECOND / 5).await;
+    }
+    ensure!(watcher.lock("kept").holding().await?.is_some(), "the other was lost");
+    Ok(())
+}
+
+async fn a_killed_leader_is_doubt_and_not_loss(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster).await?;
+    let (long, stop) = (take(&client.lock("long")).await?, Arc::new(AtomicBool::new(false)));
+    let (inside, grants) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let workers: Vec<_> = (0..4)
+        .map(|_| {
+            let (stop, inside, grants) = (stop.clone(), inside.clone(), grants.clone());
+            let url = url(&cluster.hosts(), "outage=60s");
+            tokio::spawn(async move {
+                let client = tenure::connect(&url).await?;
+                let mut tokens = Vec::new();
+                while !stop.load(Ordering::SeqCst) {
+                    let guard = client.lock("k").ttl(SECOND * 20).acquire().await?;
+                    ensure!(inside.fetch_add(1, Ordering::SeqCst) == 0, "two were inside");
+                    tokio::task::yield_now().await;
+                    let held = guard.check().is_ok();
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    ensure!(held, "lost");
+                    tokens.push((grants.fetch_add(1, Ordering::SeqCst), guard.token()));
+                    // Its answer may be lost with the leader; the release goes on by itself.
+                    let _doubt = guard.release().await;
+                }
+                Ok(tokens)
+            })
+        })
+        .collect();
+    let busy = until_more(&grants, 20).await;
+    let killed = tokio::task::block_in_place(|| -> Result<()> {
+        let leader = cluster.leader()?.context("there is a leader")?;
+        leader.kill()?;
+        cluster.wait_leader(|node| node.name() != leader.name())?;
+        Ok(())
+    });
+    busy?;
+    killed?;
+    until_more(&grants, 20).await?;
+    stop.store(true, Ordering::SeqCst);
+    let mut tokens = Vec::new();
+    for worker in workers {
+        tokens.extend(soon("a worker's end", worker).await???);
+    }
+    tokens.sort();
+    let grows = tokens.windows(2).all(|pair| pair[0].1 < pair[1].1);
+    ensure!(grows, "tokens in the order of the grants: {tokens:?}");
+    ensure!(long.check().is_ok(), "a lock was lost with the leader");
+    long.release().await?;
+    Ok(())
+}
+
+async fn until_more(grants: &AtomicU64, more: u64) -> Result<()> {
+    let goal = grants.load(Ordering::SeqCst) + more;
+    let count = async {
+        while grants.load(Ordering::SeqCst) < goal {
+            tokio::time::sleep(SECOND / 50).await;
+        }
+    };
+    tokio::time::timeout(SECOND * 60, count).await.context("no more grants")
+}
+
+/// A stopped agent accepts connections and is silent. If it is a server, the others strike it off
+/// the catalog after a while, and with it the sessions that belong to it.
+async fn a_stopped_agent_is_left_for_another(cluster: &Cluster) -> Result<()> {
+    let (hosts, follower) = follower_first(cluster)?;
+    let node = r#"{"Node":"locks","Address":"127.0.0.1","NodeMeta":{"external-node":"true"}}"#;
+    put(cluster.node(), "/v1/catalog/register", node)?;
+    let client = tenure::connect(&url(&hosts, "ttl=8s&node=locks")).await?;
+    let guard = take(&client.lock("k")).await?;
+    follower.pause()?;
+    let lost = tokio::time::timeout(SECOND * 20, guard.lost()).await;
+    follower.resume()?;
+    ensure!(lost.is_err(), "{lost:?}");
+    drop(guard);
+    soon("flush", client.flush()).await?;
+    Ok(())
+}
+
+async fn a_session_that_dies_with_its_server_is_a_loss_and_said_so(
+    cluster: &Cluster,
+) -> Result<()> {
+    let (hosts, follower) = follower_first(cluster)?;
+    let client = tenure::connect(&url(&hosts, "ttl=60s")).await?;
+    let guard = take(&client.lock("k")).await?;
+    follower.kill()?;
+    let lost = tokio::time::timeout(SECOND * 90, guard.lost()).await?;
+    ensure!(lost.reason() == LostReason::SessionGone, "{lost}");
+    let next = soon("acquire", client.lock("k").acquire()).await??;
+    ensure!(next.token() > guard.token());
+    Ok(())
+}
+
+/// The hosts with one first that does not lead, and that one.
+fn follower_first(cluster: &Cluster) -> Result<(String, &Node)> {
+    let leader = cluster.leader()?.context("there is a leader")?.name();
+    let follower = cluster.nodes().iter().find(|node| node.name() != leader);
+    let follower = follower.context("there is a follower")?;
+    let others = cluster.nodes().iter().filter(|node| node.name() != follower.name());
+    let hosts = std::iter::once(follower).chain(others).map(Node::address);
+    Ok((hosts.collect::<Vec<_>>().join(","), follower))
+}
+
+async fn a_token_grows_when_all_servers_were_killed(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster).await?;
+    let first = take(&client.lock("k")).await?;
+    let held = take(&client.lock("held")).await?;
+    let token = first.token();
+    first.release().await?;
+    tokio::task::block_in_place(|| -> Result<()> {
+        cluster.nodes().iter().try_for_each(|node| node.kill())?;
+        cluster.nodes().iter().try_for_each(|node| node.restart())?;
+        Ok(cluster.wait_ready()?)
+    })?;
+    let second = soon("acquire", client.lock("k").acquire()).await??;
+    ensure!(second.token() > token, "{} after {token}", second.token());
+    // Locks and sessions survive, and the holder's ttl was not over.
+    match held.check() {
+        Ok(_) => expect_busy(&client.lock("held")).await?,
+        Err(lost) => ensure!(lost.reason() == LostReason::Expired, "{lost}"),
+    }
+    let attempt = client.lock("k").try_acquire().await?;
+    ensure!(matches!(attempt, Attempt::Busy(_)));
+    second.release().await?;
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! Killed connections, a killed server, lost answers, other defaults.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tenure::{Lock, LostReason};
+use tenure_servers::Cluster;
+use tokio::time::Instant;
+
+use crate::{admin, cases, client, is_busy, soon, take};
+
+cases![
+    a_lease_outlives_its_connection,
+    a_named_lock_is_lost_at_once_with_its_connection,
+    a_row_lock_is_lost_soon_with_its_connection,
+    a_killed_server_neither_doubles_nor_forgets_a_grant,
+    a_lost_answer_to_a_take_or_release_leaves_nothing_behind,
+    a_request_that_was_held_up_cannot_take_after_its_withdrawal,
+    other_isolation_levels_and_zones_agree,
+];
+
+/// Ends every connection of tenure's.
+fn kill_all(cluster: &Cluster) -> Result<()> {
+    let mut admin = admin(cluster)?;
+    let sql = "SELECT id FROM information_schema.processlist WHERE id<>CONNECTION_ID()";
+    for id in admin.query(sql)? {
+        // It may have ended in between.
+        admin.query(&format!("KILL {id}")).ok();
+    }
+    Ok(())
+}
+
+async fn a_lease_outlives_its_connection(cluster: &Cluster) -> Result<()> {
+    let (one, two) = (client(cluster, "").await?, client(cluster, "").await?);
+    let guard = take(&one.lock("k").ttl(Duration::from_secs(3))).await?;
+    for _ in 0..3 {
+        kill_all(cluster)?;
+        let lost = tokio::time::timeout(Duration::from_secs(2), guard.lost()).await;
+        ensure!(lost.is_err(), "lost by the end of a connection: {lost:?}");
+    }
+    ensure!(is_busy(&two.lock("k")).await?);
+    guard.release().await?;
+    take(&two.lock("k")).await?.release().await?;
+    Ok(())
+}
+
+async fn a_named_lock_is_lost_at_once_with_its_connection(cluster: &Cluster) -> Result<()> {
+    lost_with_its_connection(cluster, "mode=session").await
+}
+
+async fn a_row_lock_is_lost_soon_with_its_connection(cluster: &Cluster) -> Result<()> {
+    lost_with_its_connection(cluster, "mode=row").await
+}
+
+/// The ttl is a minute: without a push the holder would learn it after twenty seconds.
+async fn lost_with_its_connection(cluster: &Cluster, mode: &str) -> Result<()> {
+    let (one, two) = (client(cluster, mode).await?, client(cluster, mode).await?);
+    let guard = take(&one.lock("k").ttl(Duration::from_secs(60))).await?;
+    // The hint is asked for a moment after the grant.
+    let waiting = two.lock("k").ttl(Duration::from_secs(60));
+    ensure!(is_busy(&waiting).await?);
+    tokio::time::timeout(Duration::from_millis(500), guard.lost()).await.unwrap_err();
+    let start = Instant::now();
+    kill_all(cluster)?;
+    let lost = soon(guard.lost()).await?;
+    ensure!(start.elapsed() < Duration::from_secs(10), "learnt after {:?}", start.elapsed());
+    ensure!(lost.reason() == LostReason::SessionGone, "{lost}");
+    let next = take(&waiting).await?;
+    ensure!(next.token() > guard.token());
+    next.release().await?;
+    Ok(())
+}
+
+/// What the holders of one lock found: how often two were inside, and how often a token was not
+/// higher than the one before.
+#[derive(Default)]
+struct Record {
+    inside: AtomicU32,
+    overlaps: AtomicU32,
+    last: AtomicU64,
+    inversions: AtomicU32,
+    grants: AtomicU32,
+    /// No more is to be taken.
+    done: AtomicBool,
+}
+
+async fn contend(lock: Lock, record: Arc<Record>) -> Result<()> {
+    while !record.done.load(Ordering::SeqCst) {
+        // A server that is away is doubt, and doubt may end the ask.
+        let Ok(guard) = lock.acquire().await else { continue };
+        if record.inside.fetch_add(1, Ordering::SeqCst) > 0 && guard.check().is_ok() {
+            record.overlaps.fetch_add(1, Ordering::SeqCst);
+        }
+        if record.last.swap(guard.token().get(), Ordering::SeqCst) >= guard.token().get() {
+            record.inversions.fetch_add(1, Ordering::SeqCst);
+        }
+        record.grants.fetch_add(1, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        record.inside.fetch_sub(1, Ordering::SeqCst);
+        // A release that fails now goes on in the background.
+        drop(guard.release().await);
+    }
+    Ok(())
+}
+
+async fn a_killed_server_neither_doubles_nor_forgets_a_grant(cluster: &Cluster) -> Result<()> {
+    for mode in ["mode=lease", "mode=session", "mode=row"] {
+        let record = Arc::new(Record::default());
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..6 {
+            let lock = client(cluster, mode).await?.lock("k").ttl(Duration::from_secs(4));
+            tasks.spawn(contend(lock, record.clone()));
+        }
+        let before = wait_grants(&record, 5).await?;
+        cluster.node().kill()?;
+        cluster.node().restart()?;
+        let after = wait_grants(&record, before + 5).await?;
+        record.done.store(true, Ordering::SeqCst);
+        while let Some(done) = tasks.join_next().await {
+            done??;
+        }
+        let count = |number: &AtomicU32| number.load(Ordering::SeqCst);
+        let found = (count(&record.overlaps), count(&record.inversions));
+        ensure!(found == (0, 0), "{mode}: {found:?} of {after} grants");
+    }
+    Ok(())
+}
+
+async fn wait_grants(record: &Record, wanted: u32) -> Result<u32> {
+    let look = async {
+        loop {
+            let count = record.grants.load(Ordering::SeqCst);
+            if count >= wanted {
+                return count;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon(look).await
+}
+
+async fn a_lost_answer_to_a_take_or_release_leaves_nothing_behind(cluster: &Cluster) -> Result<()> {
+    let link = cluster.node().proxy()?;
+    for mode in ["mode=lease", "mode=session", "mode=row"] {
+        let url = format!("mysql://root@{}/test?{mode}", link.address());
+        let (far, near) = (tenure::connect(&url).await?, client(cluster, mode).await?);
+        let mut last = None;
+        for nth in 1..=12 {
+            link.swallow_answer(nth % 6 + 1);
+            let guard = take(&far.lock("k").ttl(Duration::from_secs(20))).await?;
+            ensure!(Some(guard.token()) > last, "{mode}: {:?} after {last:?}", guard.token());
+            last = Some(guard.token());
+            // In doubt it may be told that the lock was lost: it is gone either way.
+            drop(guard.release().await);
+            soon(far.flush()).await?;
+            // The ttl is 20 s: only a real release lets the next one in so soon.
+            let next = tokio::time::timeout(Duration::from_secs(10), near.lock("k").acquire());
+            let next = next.await.map_err(|_| anyhow::anyhow!("{mode}: left held, {nth}"))??;
+            ensure!(Some(next.token()) > last, "{mode}: {:?} after {last:?}", next.token());
+            last = Some(next.token());
+            next.release().await?;
+        }
+        link.heal();
+    }
+    Ok(())
+}
+
+async fn a_request_that_was_held_up_cannot_take_after_its_withdrawal(
+    cluster: &Cluster,
+) -> Result<()> {
+    let link = cluster.node().proxy()?;
+    for mode in ["mode=lease", "mode=session", "mode=row"] {
+        let url = format!("mysql://root@{}/test?{mode}", link.address());
+        let (far, near) = (tenure::connect(&url).await?, client(cluster, mode).await?);
+        take(&near.lock("k")).await?.release().await?;
+        link.cut();
+        let attempt = soon(far.lock("k").ttl(Duration::from_secs(8)).try_acquire()).await?;
+        ensure!(attempt.is_err(), "{mode}: an answer through a cut link");
+        link.heal();
+        soon(far.flush()).await?;
+        let free = near.lock("k").holding().await?.is_none();
+        ensure!(free, "{mode}: the late request took the lock");
+        take(&near.lock("k")).await?.release().await?;
+    }
+    Ok(())
+}
+
+/// Clients that connect under different defaults of the server.
+async fn other_isolation_levels_and_zones_agree(cluster: &Cluster) -> Result<()> {
+    let mut admin = admin(cluster)?;
+    let mut clients = Vec::new();
+    for (level, zone) in
+        [("REPEATABLE-READ", "+13:00"), ("SERIALIZABLE", "-11:00"), ("READ-UNCOMMITTED", "+00:00")]
+    {
+        admin.query(&format!("SET GLOBAL tx_isolation='{level}'"))?;
+        admin.query(&format!("SET GLOBAL time_zone='{zone}'"))?;
+        admin.query("SET GLOBAL sql_mode='ANSI,NO_BACKSLASH_ESCAPES'")?;
+        clients.push(client(cluster, "").await?);
+    }
+    let guard = take(&clients[0].lock("k").ttl(Duration::from_secs(60))).await?;
+    for other in &clients[1..] {
+        let holding = other.lock("k").holding().await?.unwrap();
+        let left = holding.holder.ttl_left.unwrap();
+        ensure!(left > Duration::from_secs(40) && left <= Duration::from_secs(60), "{left:?}");
+        ensure!(is_busy(&other.lock("k")).await?);
+    }
+    guard.release().await?;
+    let record = Arc::new(Record::default());
+    let mut tasks = tokio::task::JoinSet::new();
+    for client in clients.iter().cycle().take(9) {
+        tasks.spawn(contend(client.lock("race"), record.clone()));
+    }
+    wait_grants(&record, 40).await?;
+    record.done.store(true, Ordering::SeqCst);
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    let count = |number: &AtomicU32| number.load(Ordering::SeqCst);
+    ensure!((count(&record.overlaps), count(&record.inversions)) == (0, 0));
+    Ok(())
+}

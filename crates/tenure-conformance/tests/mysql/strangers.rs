@@ -1,0 +1,129 @@
+//! Others on the same server: who takes our names by hand, who may not create tables, and how many
+//! connections we use.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tenure::{Attempt, ErrorKind, Grade};
+use tenure_servers::Cluster;
+
+use crate::{admin, cases, client, is_busy, soon, take};
+
+cases![
+    a_stranger_with_our_name_is_waited_for,
+    a_stranger_with_our_row_is_waited_for,
+    who_may_not_create_tables_is_told_what_to_do,
+    the_number_of_connections_does_not_grow_with_locks_and_waiters,
+    an_examination_names_what_is_wrong,
+];
+
+async fn a_stranger_with_our_name_is_waited_for(cluster: &Cluster) -> Result<()> {
+    let locks = client(cluster, "mode=session").await?;
+    let mut stranger = admin(cluster)?;
+    let name = "CONCAT('tenure:',LEFT(SHA2(CONCAT(HEX('test'),'/',HEX('k')),256),40))";
+    ensure!(stranger.query(&format!("SELECT GET_LOCK({name},0)"))? == ["1"]);
+    ensure!(is_busy(&locks.lock("k")).await?, "two hold one name");
+    ensure!(!is_busy(&locks.lock("K")).await?, "names differ by case");
+    let waiting = tokio::spawn(locks.lock("k").acquire());
+    stranger.query(&format!("SELECT RELEASE_LOCK({name})"))?;
+    let guard = soon(waiting).await???;
+    ensure!(stranger.query(&format!("SELECT GET_LOCK({name},0)"))? == ["0"]);
+    guard.release().await?;
+    ensure!(stranger.query(&format!("SELECT GET_LOCK({name},0)"))? == ["1"]);
+    Ok(())
+}
+
+async fn a_stranger_with_our_row_is_waited_for(cluster: &Cluster) -> Result<()> {
+    let locks = client(cluster, "mode=row").await?;
+    take(&locks.lock("k")).await?.release().await?;
+    let mut stranger = admin(cluster)?;
+    stranger.query("START TRANSACTION")?;
+    stranger.query("SELECT k FROM tenure_row_lock WHERE k='k' FOR UPDATE")?;
+    ensure!(is_busy(&locks.lock("k")).await?, "two hold one row");
+    let waiting = tokio::spawn(locks.lock("k").acquire());
+    stranger.query("COMMIT")?;
+    let guard = soon(waiting).await???;
+    let sql = "SELECT k FROM tenure_row_lock WHERE k='k' FOR UPDATE SKIP LOCKED";
+    ensure!(stranger.query(sql)?.is_empty(), "the row is not locked");
+    guard.release().await?;
+    ensure!(stranger.query(sql)? == ["k"]);
+    Ok(())
+}
+
+async fn who_may_not_create_tables_is_told_what_to_do(cluster: &Cluster) -> Result<()> {
+    let mut admin = admin(cluster)?;
+    for sql in [
+        "CREATE USER 'app'@'127.0.0.1' IDENTIFIED BY 'p@ss/word'",
+        "GRANT SELECT,INSERT,UPDATE,DELETE ON test.* TO 'app'@'127.0.0.1'",
+        "DELETE FROM mysql.db WHERE User=''",
+        "FLUSH PRIVILEGES",
+    ] {
+        admin.query(sql)?;
+    }
+    let address = cluster.node().address();
+    let url = format!("mysql://app:p%40ss%2Fword@{address}/test");
+    let error = soon(tenure::connect(&url)).await?.unwrap_err();
+    ensure!(error.kind() == ErrorKind::Denied, "{error:?}");
+    ensure!(error.to_string().contains("tenure schema mysql"), "{error}");
+    let text = tenure::backends::mysql::SCHEMA.lines().filter(|line| !line.starts_with("--"));
+    for sql in text.collect::<Vec<_>>().join("\n").split(';').filter(|sql| !sql.trim().is_empty()) {
+        admin.query(sql)?;
+    }
+    for mode in ["lease", "session", "row"] {
+        let locks = soon(tenure::connect(&format!("{url}?mode={mode}"))).await??;
+        take(&locks.lock("k")).await?.release().await?;
+    }
+    let error = soon(tenure::connect(&format!("mysql://app:wrong@{address}/test"))).await?;
+    let error = error.unwrap_err();
+    ensure!(error.kind() == ErrorKind::Denied && !error.to_string().contains("wrong"), "{error:?}");
+    let error = soon(tenure::connect(&format!("mysql://root@{address}/nowhere"))).await?;
+    ensure!(error.unwrap_err().kind() == ErrorKind::Invalid);
+    Ok(())
+}
+
+async fn the_number_of_connections_does_not_grow_with_locks_and_waiters(
+    cluster: &Cluster,
+) -> Result<()> {
+    for (mode, most) in [("mode=lease", 3), ("mode=session", 2), ("mode=row&connections=1", 3)] {
+        let (holder, waiter) = (client(cluster, "").await?, client(cluster, mode).await?);
+        let mut admin = admin(cluster)?;
+        let sql = "SELECT COUNT(*) FROM information_schema.processlist";
+        let before: u32 = admin.query(sql)?[0].parse()?;
+        let holds = if mode.contains("row") { 1 } else { 30 };
+        let mut guards = Vec::new();
+        for number in 0..holds {
+            guards.push(take(&waiter.lock(format!("held/{number}"))).await?);
+        }
+        let mut waiting = tokio::task::JoinSet::new();
+        for number in 0..holds {
+            for _ in 0..5 {
+                waiting.spawn(waiter.lock(format!("held/{number}")).acquire());
+            }
+        }
+        let first = waiter.lock("held/0");
+        let five = async {
+            while !matches!(first.holding().await, Ok(Some(held)) if held.waiters.len() == 5) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        soon(five).await?;
+        let after: u32 = admin.query(sql)?[0].parse()?;
+        // One of them was there before.
+        ensure!(after < before + most, "{mode}: {before} became {after}");
+        drop((guards, holder));
+    }
+    Ok(())
+}
+
+async fn an_examination_names_what_is_wrong(cluster: &Cluster) -> Result<()> {
+    let locks = client(cluster, "").await?;
+    let mut admin = admin(cluster)?;
+    admin.query("SET GLOBAL innodb_flush_log_at_trx_commit=0")?;
+    admin.query("ALTER TABLE tenure_waiter ENGINE=MyISAM")?;
+    let findings = soon(locks.examine()).await??;
+    let graded = |grade| findings.iter().filter(move |finding| finding.grade == grade);
+    ensure!(graded(Grade::Warning).any(|finding| finding.subject == "durability"), "{findings:?}");
+    ensure!(graded(Grade::Fault).any(|finding| finding.subject == "tenure_waiter"));
+    ensure!(matches!(soon(locks.lock("k").try_acquire()).await??, Attempt::Granted(_)));
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! The rows: a million old ones, sweeping, and tokens that never come twice.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tenure_servers::Cluster;
+use tokio::time::Instant;
+
+use crate::{admin, cases, client, soon, take};
+
+cases![a_million_old_rows_do_not_slow_a_take, what_is_swept_leaves_its_token_behind];
+
+async fn a_million_old_rows_do_not_slow_a_take(cluster: &Cluster) -> Result<()> {
+    let locks = client(cluster, "sweep=0s").await?;
+    let mut admin = admin(cluster)?;
+    for part in 0..100 {
+        admin.query(&format!(
+            "INSERT INTO tenure_lease (k,owner,token,until,since,note,home,bell) SELECT \
+             CONCAT('old/',seq),'gone',seq,'2001-01-01','2001-01-01','','','' \
+             FROM seq_{}_to_{}",
+            part * 10_000 + 1,
+            (part + 1) * 10_000
+        ))?;
+    }
+    let mut slowest = Duration::ZERO;
+    for number in 0..50 {
+        let start = Instant::now();
+        let guard = take(&locks.lock(format!("old/{}", number * 19_937 + 1))).await?;
+        guard.release().await?;
+        take(&locks.lock(format!("new/{number}"))).await?.release().await?;
+        slowest = slowest.max(start.elapsed());
+    }
+    // A scan of the table takes a second on a quiet machine.
+    ensure!(slowest < Duration::from_millis(900), "the slowest took {slowest:?}");
+    Ok(())
+}
+
+async fn what_is_swept_leaves_its_token_behind(cluster: &Cluster) -> Result<()> {
+    for (mode, table) in [
+        ("mode=lease", "tenure_lease"),
+        ("mode=session", "tenure_session"),
+        ("mode=row", "tenure_row"),
+    ] {
+        let locks = client(cluster, &format!("{mode}&sweep=20ms")).await?;
+        let mut admin = admin(cluster)?;
+        let mut last = None;
+        for number in 0..5 {
+            // Every key has its own counter; the floor is above all of those that were swept.
+            for _ in 0..3 {
+                take(&locks.lock(format!("other/{number}"))).await?.release().await?;
+            }
+            let guard = take(&locks.lock("k")).await?;
+            ensure!(Some(guard.token()) > last, "{mode}: {:?} after {last:?}", guard.token());
+            last = Some(guard.token());
+            guard.release().await?;
+            admin.query(&format!("UPDATE {table} SET until=until-INTERVAL 2 MINUTE"))?;
+            let empty = async {
+                while admin.query(&format!("SELECT k FROM {table}"))? != Vec::<String>::new() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                anyhow::Ok(())
+            };
+            soon(empty).await??;
+        }
+    }
+    Ok(())
+}

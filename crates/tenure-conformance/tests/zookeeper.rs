@@ -1,0 +1,455 @@
+//! What only a real ZooKeeper can show: sessions that end, answers that get lost, leaders that die,
+//! and other clients on the same nodes. Each case has servers of its own, to hurt them.
+
+#![expect(clippy::unwrap_used, reason = "a case that panics fails")]
+
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures_util::future::BoxFuture;
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use tenure::backend::{Backend, Claim, Owner};
+use tenure::{Attempt, Config, Guard, Key, Lock, LostReason};
+use tenure_conformance::bench::{soon, until_waiters, within};
+use tenure_servers::wire::zookeeper::{Session, four_letters};
+use tenure_servers::{Cluster, Options, Topology, require, start};
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(2);
+    let trials = CASES.iter().map(|(name, topology, run)| {
+        let (topology, run) = (*topology, *run);
+        Trial::ignorable_test(*name, move || case(topology, run))
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit();
+}
+
+type Run = for<'a> fn(&'a Cluster) -> BoxFuture<'a, Result<Done>>;
+
+/// How a case ended that did not fail.
+enum Done {
+    Well,
+    Ignored(String),
+}
+
+const CASES: &[(&str, Topology, Run)] = &[
+    ("a_session_ended_from_outside_is_told_as_the_reason", Topology::Zookeeper, |cluster| {
+        Box::pin(a_session_ended_from_outside_is_told_as_the_reason(cluster))
+    }),
+    ("a_predecessor_that_vanishes_before_the_watch_is_noticed", Topology::Zookeeper, |cluster| {
+        Box::pin(a_predecessor_that_vanishes_before_the_watch_is_noticed(cluster))
+    }),
+    ("a_lost_answer_leaves_one_node", Topology::Zookeeper, |cluster| {
+        Box::pin(a_lost_answer_leaves_one_node(cluster))
+    }),
+    ("nodes_are_those_of_curator", Topology::Zookeeper, |cluster| {
+        Box::pin(nodes_are_those_of_curator(cluster))
+    }),
+    ("a_stranger_with_the_same_layout_queues_with_us", Topology::Zookeeper, |cluster| {
+        Box::pin(a_stranger_with_the_same_layout_queues_with_us(cluster))
+    }),
+    ("a_node_made_by_hand_excludes_us", Topology::Zookeeper, |cluster| {
+        Box::pin(a_node_made_by_hand_excludes_us(cluster))
+    }),
+    ("kazoo_with_curators_names_excludes_us", Topology::Zookeeper, |cluster| {
+        Box::pin(kazoo_with_curators_names_excludes_us(cluster))
+    }),
+    ("a_hand_over_costs_the_same_with_many_waiters", Topology::Zookeeper, |cluster| {
+        Box::pin(a_hand_over_costs_the_same_with_many_waiters(cluster))
+    }),
+    ("a_cut_off_holder_knows_before_the_next_one_has_it", Topology::Zookeeper, |cluster| {
+        Box::pin(a_cut_off_holder_knows_before_the_next_one_has_it(cluster))
+    }),
+    ("a_follower_without_a_leader_does_not_extend_a_lease", Topology::Zookeeper3, |cluster| {
+        Box::pin(a_follower_without_a_leader_does_not_extend_a_lease(cluster))
+    }),
+    ("exclusion_survives_a_killed_leader_under_load", Topology::Zookeeper3, |cluster| {
+        Box::pin(exclusion_survives_a_killed_leader_under_load(cluster))
+    }),
+];
+
+fn case(topology: Topology, run: Run) -> Result<Completion, Failed> {
+    let cluster = match start(topology, &Options::default()) {
+        Ok(cluster) => cluster,
+        Err(error) if error.is_missing() && !require(topology.name()) => {
+            return Ok(Completion::ignored_with(error.to_string()));
+        }
+        Err(error) => return Err(error.to_string().into()),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let done = runtime
+        .block_on(async { tokio::time::timeout(Duration::from_secs(120), run(&cluster)).await });
+    match done.context("not done after two minutes")?? {
+        Done::Well => Ok(Completion::Completed),
+        Done::Ignored(reason) => Ok(Completion::ignored_with(reason)),
+    }
+}
+
+fn url(cluster: &Cluster) -> String {
+    format!("{}/locks?session=3s", cluster.url())
+}
+
+async fn open(url: &str) -> Result<Arc<dyn Backend>> {
+    Ok(url.parse::<Config>()?.open().await?)
+}
+
+fn claim(key: &str) -> Result<Claim> {
+    Ok(Claim::new(Key::new(key)?, Owner::random(), Duration::from_secs(20)))
+}
+
+/// Takes a lock that is free. A server that was just started may be slow to answer.
+async fn take(lock: &Lock) -> Result<Guard> {
+    Ok(soon("a free lock", lock.acquire()).await??)
+}
+
+fn stranger(cluster: &Cluster) -> Result<Session> {
+    Ok(Session::open(cluster.node().port(), Duration::from_secs(20))?)
+}
+
+fn children(session: &mut Session, path: &str) -> Result<Vec<String>> {
+    match session.children(path)? {
+        Ok(mut names) => {
+            names.sort();
+            Ok(names)
+        }
+        Err(NO_NODE) => Ok(Vec::new()),
+        Err(code) => anyhow::bail!("children of {path}: error {code}"),
+    }
+}
+
+async fn a_session_ended_from_outside_is_told_as_the_reason(cluster: &Cluster) -> Result<Done> {
+    let client = tenure::connect(&url(cluster)).await?;
+    let other = tenure::connect(&url(cluster)).await?;
+    let guard = take(&client.lock("k")).await?;
+    let waiter = tokio::spawn(other.lock("k").acquire());
+    until_waiters(&client.lock("k"), 1).await?;
+
+    let mut outside = stranger(cluster)?;
+    let holder = children(&mut outside, "/locks/k")?;
+    let holder = holder.iter().min_by_key(|name| name.rsplit('-').next().map(str::to_owned));
+    let node = format!("/locks/k/{}", holder.context("the holder has a node")?);
+    let id = outside.owner(&node)?.unwrap();
+    let ending = async {
+        // The client may come back before the session is closed. Then once more.
+        while !Session::end(cluster.node().port(), id)
+            .is_err_and(|error| error.to_string().contains("the session is over"))
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the end of the session", ending).await?;
+
+    let lost = soon("the loss", guard.lost()).await?;
+    ensure!(lost.reason() == LostReason::SessionGone, "{lost}");
+    let next = soon("the next grant", waiter).await???;
+    ensure!(next.token() > guard.token());
+    ensure!(guard.release().await.is_err(), "the release of a lost lock succeeded");
+    next.release().await?;
+    // The next ask opens a session of its own.
+    soon("a new session", client.lock("k").acquire()).await??.release().await?;
+    Ok(Done::Well)
+}
+
+async fn a_predecessor_that_vanishes_before_the_watch_is_noticed(
+    cluster: &Cluster,
+) -> Result<Done> {
+    for layout in ["", "&layout=ephemeral"] {
+        let url = format!("{}{layout}", url(cluster));
+        let (one, two) = (open(&url).await?, open(&url).await?);
+        let (holder, mut waiter) = (claim("vanishes")?, claim("vanishes")?);
+        waiter.waits = true;
+        one.try_acquire(&holder).await?.granted()?;
+        ensure!(matches!(two.try_acquire(&waiter).await?, Attempt::Busy(_)));
+        ensure!(one.release(&holder).await?);
+        soon("the hint", two.until_free(&waiter)).await?;
+        two.try_acquire(&waiter).await?.granted()?;
+        ensure!(two.release(&waiter).await?);
+        // The container of one layout is in the way of the other.
+        stranger(cluster)?.delete("/locks/vanishes")?.ok();
+    }
+    Ok(Done::Well)
+}
+
+/// Whatever answer gets lost, the repeated ask finds what the first one did.
+async fn a_lost_answer_leaves_one_node(cluster: &Cluster) -> Result<Done> {
+    let link = cluster.node().proxy()?;
+    let mut outside = stranger(cluster)?;
+    for layout in ["", "&layout=ephemeral"] {
+        let url = format!("zk://{}/lost{}?session=5s{layout}", link.address(), layout.len());
+        let backend = open(&url).await?;
+        for round in 0..8 {
+            let key = format!("k{round}");
+            let mut mine = claim(&key)?;
+            // The key has its container, so that the next answer is the one about our node.
+            let first = claim(&key)?;
+            backend.try_acquire(&first).await?.granted()?;
+            backend.release(&first).await?;
+            link.swallow_answer(1);
+            let grant = loop {
+                match backend.try_acquire(&mine).await {
+                    Ok(attempt) => break attempt.granted()?,
+                    Err(error) => {
+                        ensure!(error.kind() == tenure::ErrorKind::Unavailable, "{error}")
+                    }
+                }
+                mine.doubtful = true;
+            };
+            let folder = format!("/lost{}/{key}", layout.len());
+            let beside = if layout.is_empty() { folder.clone() } else { format!("{folder}%") };
+            let nodes = children(&mut outside, &beside)?;
+            ensure!(nodes.len() == 1, "round {round}: {nodes:?}");
+            ensure!(backend.try_acquire(&mine).await?.granted()?.token == grant.token);
+            ensure!(backend.release(&mine).await?, "it was held");
+            ensure!(children(&mut outside, &beside)?.is_empty());
+        }
+    }
+    Ok(Done::Well)
+}
+
+async fn nodes_are_those_of_curator(cluster: &Cluster) -> Result<Done> {
+    let client = tenure::connect(&url(cluster)).await?;
+    let guard = take(&client.lock("orders/42").note("v1")).await?;
+    let mut outside = stranger(cluster)?;
+    let names = children(&mut outside, "/locks/orders%2F42")?;
+    let [name] = &names[..] else { anyhow::bail!("{names:?}") };
+    let (protection, sequence) = name.split_at(40);
+    ensure!(protection.starts_with("_c_") && protection.ends_with('-'), "{name}");
+    ensure!(protection[3..39].matches('-').count() == 4, "{name}: not a dashed uuid");
+    ensure!(sequence == "lock-0000000000", "{name}");
+    let node = format!("/locks/orders%2F42/{name}");
+    ensure!(outside.owner(&node)?.unwrap() != 0, "it is not ephemeral");
+    guard.release().await?;
+    Ok(Done::Well)
+}
+
+/// Nodes as Curator, Go's zk and kazoo's Curator mode make them, in one queue with ours.
+async fn a_stranger_with_the_same_layout_queues_with_us(cluster: &Cluster) -> Result<Done> {
+    let client = tenure::connect(&url(cluster)).await?;
+    let lock = client.lock("k");
+    let guard = take(&lock).await?;
+    let mut curator = stranger(cluster)?;
+    let name = "/locks/k/_c_0f0e0d0c-0b0a-4908-8706-050403020100-lock-";
+    let theirs = curator.create(name, "10.0.0.7", QUEUED)?.unwrap();
+    let waiter = tokio::spawn(lock.acquire());
+    until_waiters(&lock, 2).await?;
+    let holding = lock.holding().await?.context("it is held")?;
+    ensure!(holding.waiters[0].host == "10.0.0.7", "{holding:?}");
+    let first = guard.token();
+    guard.release().await?;
+    // The stranger is first now: its address is known, and we go on waiting.
+    until_waiters(&lock, 1).await?;
+    let holder = lock.holding().await?.context("the stranger holds")?.holder;
+    ensure!(holder.host == "10.0.0.7" && holder.token > Some(first), "{holder:?}");
+    ensure!(!waiter.is_finished(), "two holders");
+    curator.delete(&theirs)?.unwrap();
+    let guard = soon("our turn", waiter).await???;
+    ensure!(Some(guard.token()) > holder.token);
+    guard.release().await?;
+    Ok(Done::Well)
+}
+
+async fn a_node_made_by_hand_excludes_us(cluster: &Cluster) -> Result<Done> {
+    let client = tenure::connect(&format!("{}&layout=ephemeral", url(cluster))).await?;
+    take(&client.lock("k")).await?.release().await?;
+    let mut hand = stranger(cluster)?;
+    hand.create("/locks/k", "by hand", EPHEMERAL)?.unwrap();
+    let waiter = tokio::spawn(client.lock("k").acquire());
+    until_waiters(&client.lock("k"), 1).await?;
+    ensure!(!waiter.is_finished(), "two holders");
+    hand.close()?;
+    let guard = soon("our turn", waiter).await???;
+    let mut hand = stranger(cluster)?;
+    ensure!(hand.create("/locks/k", "by hand", EPHEMERAL)?.is_err(), "two holders");
+    guard.release().await?;
+    Ok(Done::Well)
+}
+
+/// kazoo sees Curator's nodes only with another name for its own; then both queue in one order.
+async fn kazoo_with_curators_names_excludes_us(cluster: &Cluster) -> Result<Done> {
+    let python = |code: &str| {
+        let mut command = Command::new("python3");
+        command.args(["-c", code]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+    };
+    if !python("import kazoo").stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        return Ok(Done::Ignored("python3 with kazoo is not on this machine".into()));
+    }
+    let client = tenure::connect(&url(cluster)).await?;
+    let guard = take(&client.lock("k")).await?;
+    let mut child = python(KAZOO).arg(cluster.hosts()).spawn()?;
+    until_waiters(&client.lock("k"), 1).await?;
+    let waiter = tokio::spawn(client.lock("k").acquire());
+    until_waiters(&client.lock("k"), 2).await?;
+    guard.release().await?;
+    // It prints when it holds and goes on when it is told to.
+    let mut out = std::io::BufReader::new(child.stdout.take().context("stdout")?);
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut out, &mut line)?;
+    ensure!(line.trim() == "held", "kazoo says {line:?}");
+    ensure!(!waiter.is_finished(), "two holders");
+    drop(child.stdin.take());
+    let guard = soon("our turn after kazoo", waiter).await???;
+    guard.release().await?;
+    ensure!(child.wait()?.success());
+    Ok(Done::Well)
+}
+
+const KAZOO: &str = r#"
+import sys
+from kazoo.client import KazooClient
+from kazoo.recipe.lock import Lock
+class CuratorLock(Lock):
+    _NODE_NAME = "-lock-"
+    _EXCLUDE_NAMES = ["-lock-"]
+client = KazooClient(sys.argv[1])
+client.start()
+with CuratorLock(client, "/locks/k"):
+    print("held", flush=True)
+    sys.stdin.read()
+client.stop()
+"#;
+
+/// The release, and a proof and a look of the next one: three requests in two trips, whatever the
+/// length of the queue.
+async fn a_hand_over_costs_the_same_with_many_waiters(cluster: &Cluster) -> Result<Done> {
+    let url = format!("{}/locks?session=20s", cluster.url());
+    let (holder, waiters) = (open(&url).await?, open(&url).await?);
+    for count in [1, 10, 100] {
+        let key = format!("queue-{count}");
+        let first = claim(&key)?;
+        holder.try_acquire(&first).await?.granted()?;
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..count {
+            let mut claim = claim(&key)?;
+            claim.waits = true;
+            ensure!(matches!(waiters.try_acquire(&claim).await?, Attempt::Busy(_)));
+            let waiters = waiters.clone();
+            tasks.spawn(async move {
+                waiters.until_free(&claim).await;
+                waiters.try_acquire(&claim).await?.granted()?;
+                waiters.release(&claim).await
+            });
+        }
+        let watched = async {
+            while counter(cluster, "zk_watch_count")? < count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            anyhow::Ok(())
+        };
+        soon("the watches", watched).await??;
+        let before = counter(cluster, "zk_packets_received")?;
+        holder.release(&first).await?;
+        while let Some(done) = soon("a hand-over", tasks.join_next()).await? {
+            ensure!(done??, "a waiter did not hold");
+        }
+        let requests = counter(cluster, "zk_packets_received")? - before;
+        // With the first release, which no waiter made.
+        println!("{count} waiters: {requests} requests");
+        ensure!(requests <= 3 * count + 1 + PINGS, "{requests} requests for {count} waiters");
+    }
+    Ok(Done::Well)
+}
+
+/// Sessions say that they live while we count.
+const PINGS: u64 = 8;
+
+fn counter(cluster: &Cluster, name: &str) -> Result<u64> {
+    let text = four_letters(cluster.node().port(), "mntr")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    Ok(line.context("a counter")?.trim().parse()?)
+}
+
+async fn a_cut_off_holder_knows_before_the_next_one_has_it(cluster: &Cluster) -> Result<Done> {
+    let link = cluster.node().proxy()?;
+    let near = tenure::connect(&url(cluster)).await?;
+    let far = tenure::connect(&format!("zk://{}/locks?session=3s", link.address())).await?;
+    let guard = take(&far.lock("k")).await?;
+    let waiter = tokio::spawn(near.lock("k").acquire());
+    until_waiters(&near.lock("k"), 1).await?;
+    link.cut();
+    let lost = soon("the loss", guard.lost()).await?;
+    ensure!(lost.reason() == LostReason::Expired, "{lost}");
+    ensure!(!waiter.is_finished(), "the server gave the lock away before its holder knew");
+    soon("the next grant", waiter).await???.release().await?;
+    link.heal();
+    soon("the way back", far.lock("k").acquire()).await??.release().await?;
+    Ok(Done::Well)
+}
+
+/// It still answers reads, and keeps the connection alive. The majority may have ended our session.
+async fn a_follower_without_a_leader_does_not_extend_a_lease(cluster: &Cluster) -> Result<Done> {
+    let leader = cluster.wait_leader(|_| true)?;
+    let follower = cluster.nodes().iter().find(|node| node.name() != leader.name());
+    let follower = follower.context("three nodes")?;
+    let client = tenure::connect(&format!("{}/locks?session=3s", follower.url())).await?;
+    let guard = take(&client.lock("k")).await?;
+    let others = || cluster.nodes().iter().filter(|node| node.name() != follower.name());
+    others().try_for_each(tenure_servers::Node::pause)?;
+    // The follower itself notices after five seconds.
+    let lost = within(Duration::from_secs(4), "the end of the lease", guard.lost()).await;
+    others().try_for_each(tenure_servers::Node::resume)?;
+    let lost = lost?;
+    ensure!(lost.reason() == LostReason::Expired, "{lost}");
+    Ok(Done::Well)
+}
+
+async fn exclusion_survives_a_killed_leader_under_load(cluster: &Cluster) -> Result<Done> {
+    let (inside, last) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (stop, grants) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let faults = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for _ in 0..8 {
+        let client = tenure::connect(&url(cluster)).await?;
+        let (inside, last, stop) = (inside.clone(), last.clone(), stop.clone());
+        let (grants, faults) = (grants.clone(), faults.clone());
+        tasks.push(tokio::spawn(async move {
+            while !stop.load(Ordering::SeqCst) {
+                let Ok(guard) = client.lock("k").acquire().await else { continue };
+                let token = guard.token().get();
+                let alone = !inside.swap(true, Ordering::SeqCst);
+                let before = last.swap(token, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                // A holder whose lease has ended is not one: the next may be inside.
+                let held = guard.check().is_ok();
+                inside.store(false, Ordering::SeqCst);
+                if held && (!alone || before >= token) {
+                    faults.lock().unwrap().push(format!("alone {alone}, {before} then {token}"));
+                }
+                grants.fetch_add(1, Ordering::SeqCst);
+                guard.release().await.ok();
+            }
+        }));
+    }
+    let more = async |count: u64| {
+        let goal = grants.load(Ordering::SeqCst) + count;
+        let grown = async {
+            while grants.load(Ordering::SeqCst) < goal {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        within(Duration::from_secs(40), "more grants", grown).await
+    };
+    more(100).await?;
+    let leader = cluster.wait_leader(|_| true)?;
+    let killed = Instant::now();
+    leader.kill()?;
+    more(100).await?;
+    println!("100 grants {:?} after the leader was killed", killed.elapsed());
+    leader.restart()?;
+    more(100).await?;
+    stop.store(true, Ordering::SeqCst);
+    for task in tasks {
+        soon("the end of a task", task).await??;
+    }
+    let faults = faults.lock().unwrap().clone();
+    ensure!(faults.is_empty(), "{faults:?}");
+    Ok(Done::Well)
+}
+
+const EPHEMERAL: i32 = 1;
+/// Ephemeral and sequential.
+const QUEUED: i32 = 3;
+const NO_NODE: i32 = -101;

@@ -1,0 +1,366 @@
+//! The statements: who holds, who waits, and which token comes next, as rows of two tables.
+//!
+//! In `mode=lease` the row *is* the lock. In the other modes it is the record of whose turn it is,
+//! and a named lock or a row lock decides; a record then also ends when the connection ends that
+//! its `home` names.
+//!
+//! Locks are always taken in the order floor, row of the key, waiters. Tokens count up in the row
+//! of their key, under its lock; a new row begins above the floor, which it reads under a shared
+//! lock while sweeping holds the exclusive one. Time is the database's, in UTC.
+
+use std::fmt::Write as _;
+
+use super::options::Kind;
+use crate::backend::{Claim, Scope};
+use crate::key::Key;
+use crate::token::FencingToken;
+
+/// The database's clock: without a zone, and fixed within a statement, which is the safe side.
+const NOW: &str = "UTC_TIMESTAMP(6)";
+
+/// The id of the connection that runs the statement: a variable that it was given when it was made.
+pub(super) const HOME: &str = "@tenure_home";
+
+/// The statements of one mode.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Book {
+    pub(super) lease: &'static str,
+    pub(super) waiter: &'static str,
+    /// Whether a record ends with the connection that its home names.
+    ends_with_home: bool,
+}
+
+impl Book {
+    pub(super) fn new(kind: Kind) -> Book {
+        let (lease, waiter) = match kind {
+            Kind::Lease => ("tenure_lease", "tenure_waiter"),
+            Kind::Session => ("tenure_session", "tenure_session_waiter"),
+            Kind::Row => ("tenure_row", "tenure_row_waiter"),
+        };
+        Book { lease, waiter, ends_with_home: kind != Kind::Lease }
+    }
+
+    /// Whether the record or place in this table is over.
+    fn over(&self, table: &str) -> String {
+        match self.ends_with_home {
+            false => format!("{table}.until<={NOW}"),
+            true => format!(
+                "({table}.until<={NOW} OR IS_USED_LOCK(CONCAT('tenure:',{table}.home)) IS NULL)"
+            ),
+        }
+    }
+
+    /// Takes a known key that is free and that nobody waits for: one row changed means granted, and
+    /// the last insert id is the token.
+    pub(super) fn take_free(&self, claim: &Claim, bell: &str) -> String {
+        let (lease, over) = (self.lease, self.over(self.lease));
+        let Literals { key, owner, until, note } = Literals::of(claim);
+        format!(
+            "UPDATE {lease} SET owner={owner},token=LAST_INSERT_ID(token+1),until={until},\
+             since={NOW},note={note},home={HOME},bell='{bell}' \
+             WHERE k={key} AND {over} AND queued=0"
+        )
+    }
+
+    /// Takes a key that may be new, ours, or over, unless somebody waits for it.
+    pub(super) fn take(&self, claim: &Claim, bell: &str) -> String {
+        let (lease, waiter) = (self.lease, self.waiter);
+        let (over, h_over, w_over) = (self.over(lease), self.over("h"), self.over("w"));
+        let Literals { key, owner, until, note } = Literals::of(claim);
+        // Assignments run from left to right: those after `owner` see the new one.
+        format!(
+            "INSERT INTO {lease} (k,owner,token,until,since,note,home,bell) \
+             SELECT {key},{owner},n+1,{until},{NOW},{note},{HOME},'{bell}' \
+             FROM tenure_floor WHERE id=1 \
+             AND NOT EXISTS (SELECT 1 FROM {lease} h WHERE h.k={key} AND h.owner<>{owner} \
+             AND NOT {h_over}) \
+             AND NOT EXISTS (SELECT 1 FROM {waiter} w WHERE w.k={key} AND w.owner<>{owner} \
+             AND NOT {w_over}) LOCK IN SHARE MODE \
+             ON DUPLICATE KEY UPDATE token={lease}.token+IF({over},1,0),\
+             since=IF({over},{NOW},{lease}.since),\
+             note=IF({over} OR {lease}.owner={owner},VALUES(note),{lease}.note),\
+             bell=IF({over} OR {lease}.owner={owner},VALUES(bell),{lease}.bell),\
+             owner=IF({over},{owner},{lease}.owner),\
+             until=IF({lease}.owner={owner},VALUES(until),{lease}.until),\
+             home=IF({lease}.owner={owner},VALUES(home),{lease}.home);{}",
+            self.state(claim, "0")
+        )
+    }
+
+    /// Takes, or takes or refreshes a place in the queue; gives the lock to the first living waiter
+    /// if it is free.
+    pub(super) fn ask(&self, claim: &Claim, bell: &str) -> String {
+        let (waiter, key) = (self.waiter, hex(claim.key.as_str()));
+        format!(
+            "{queue}DELETE FROM {waiter} WHERE k={key} AND {over};{hand}{state};COMMIT",
+            queue = self.queue_up(claim, bell),
+            over = self.over(waiter),
+            hand = self.hand_over(&key),
+            state = self.state(claim, "@tenure_handed"),
+        )
+    }
+
+    /// Takes or refreshes a place behind others, where a release will hand over: if the state then
+    /// says that the lock is free, [`ask`](Book::ask) has to follow.
+    pub(super) fn ask_behind(&self, claim: &Claim, bell: &str) -> String {
+        format!("{}{};COMMIT", self.queue_up(claim, bell), self.state(claim, "0"))
+    }
+
+    /// Begins a transaction, locks the row of the key, which may have to be made, refreshes the
+    /// claim if it holds, and else puts it into the queue. `queued` may be too high for a while; it
+    /// is counted again at every hand-over.
+    fn queue_up(&self, claim: &Claim, bell: &str) -> String {
+        let (lease, waiter, over) = (self.lease, self.waiter, self.over(self.lease));
+        let Literals { key, owner, until, note } = Literals::of(claim);
+        format!(
+            "START TRANSACTION;\
+             INSERT INTO {lease} (k,owner,token,until,since,note,home,bell) \
+             SELECT {key},'',n,'1970-01-02','1970-01-02','','','' FROM tenure_floor WHERE id=1 \
+             LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE queued=queued+1,\
+             bell=IF({lease}.owner={owner} AND NOT {over},'{bell}',{lease}.bell),\
+             until=IF({lease}.owner={owner} AND NOT {over},{until},{lease}.until);\
+             INSERT INTO {waiter} (k,owner,until,since,note,home,bell) \
+             SELECT k,{owner},{until},{NOW},{note},{HOME},'{bell}' FROM {lease} \
+             WHERE k={key} AND NOT (owner={owner} AND NOT {over}) \
+             ON DUPLICATE KEY UPDATE until=VALUES(until),home=VALUES(home),bell=VALUES(bell);"
+        )
+    }
+
+    /// Gives back what nobody waits for: one row changed means that it was held until now.
+    pub(super) fn release_alone(&self, claim: &Claim) -> String {
+        let (lease, over) = (self.lease, self.over(self.lease));
+        let Literals { key, owner, .. } = Literals::of(claim);
+        format!(
+            "UPDATE {lease} SET owner='',until={NOW} \
+             WHERE k={key} AND owner={owner} AND NOT {over} AND queued=0"
+        )
+    }
+
+    /// Gives back or withdraws, and gives the lock to the next. The first set says whether it was
+    /// held until now.
+    pub(super) fn release(&self, claim: &Claim) -> String {
+        let (lease, waiter, over) = (self.lease, self.waiter, self.over(self.lease));
+        let w_over = self.over(waiter);
+        let Literals { key, owner, .. } = Literals::of(claim);
+        format!(
+            "START TRANSACTION;\
+             SELECT owner={owner} AND NOT {over} FROM {lease} WHERE k={key} FOR UPDATE;\
+             UPDATE {lease} SET owner='',until={NOW} WHERE k={key} AND owner={owner};\
+             DELETE FROM {waiter} WHERE k={key} AND (owner={owner} OR {w_over});\
+             {hand}{state};COMMIT",
+            hand = self.hand_over(&key),
+            state = self.state(claim, "@tenure_handed"),
+        )
+    }
+
+    /// Ends exactly this grant. The first set tells of the grant that ended, if it was there.
+    pub(super) fn evict(&self, key: &Key, token: FencingToken) -> String {
+        let (lease, waiter, over) = (self.lease, self.waiter, self.over(self.lease));
+        let (w_over, key, token) = (self.over(waiter), hex(key.as_str()), token.get());
+        format!(
+            "START TRANSACTION;\
+             SELECT owner,IS_USED_LOCK(CONCAT('tenure:bell:',bell)) FROM {lease} \
+             WHERE k={key} AND token={token} AND NOT {over} FOR UPDATE;\
+             UPDATE {lease} SET owner='',until={NOW} \
+             WHERE k={key} AND token={token} AND NOT {over};\
+             DELETE FROM {waiter} WHERE k={key} AND {w_over};\
+             {hand}{state};COMMIT",
+            hand = self.hand_over(&key),
+            state = self.state_of(&key, "''", "@tenure_handed"),
+        )
+    }
+
+    /// If the lease is over, the first waiter becomes the owner and leaves the queue. Those whose
+    /// places are over were deleted before. Its place's end becomes the lease's end.
+    fn hand_over(&self, key: &str) -> String {
+        let (lease, waiter, over) = (self.lease, self.waiter, self.over("l"));
+        format!(
+            "UPDATE {lease} l JOIN {waiter} w ON w.k=l.k SET l.owner=w.owner,l.token=l.token+1,\
+             l.since={NOW},l.note=w.note,l.bell=w.bell,l.until=w.until,l.home=w.home \
+             WHERE l.k={key} AND {over} AND \
+             w.seat=(SELECT s FROM (SELECT MIN(seat) s FROM {waiter} WHERE k={key}) m);\
+             SET @tenure_handed=ROW_COUNT();\
+             DELETE w FROM {waiter} w JOIN {lease} l ON l.k=w.k AND l.owner=w.owner \
+             WHERE w.k={key};\
+             UPDATE {lease} SET queued=(SELECT COUNT(*) FROM {waiter} w WHERE w.k={key}) \
+             WHERE k={key};"
+        )
+    }
+
+    /// How things are with a key, read by [`State`](super::state::State).
+    fn state(&self, claim: &Claim, handed: &str) -> String {
+        let Literals { key, owner, .. } = Literals::of(claim);
+        self.state_of(&key, &owner, handed)
+    }
+
+    fn state_of(&self, key: &str, owner: &str, handed: &str) -> String {
+        let (lease, waiter, over) = (self.lease, self.waiter, self.over("l"));
+        format!(
+            "SELECT l.owner,l.token,TIMESTAMPDIFF(MICROSECOND,{NOW},l.until),\
+             TIMESTAMPDIFF(MICROSECOND,l.since,{NOW}),{over},l.note,l.queued,l.bell,\
+             {handed}>0,IF({handed}>0,IS_USED_LOCK(CONCAT('tenure:bell:',l.bell)),NULL),\
+             (SELECT COUNT(*) FROM {waiter} a JOIN {waiter} me ON me.k=a.k AND a.seat<me.seat \
+             WHERE a.k={key} AND me.owner={owner}) \
+             FROM {lease} l WHERE l.k={key}"
+        )
+    }
+
+    /// Extends what is held, then tells which of it is: sets of key and owner.
+    pub(super) fn renew(&self, claims: &[Claim]) -> String {
+        let lease = self.lease;
+        let over = self.over(lease);
+        let mut until = "CASE owner".to_owned();
+        let (mut keys, mut owners) = (Vec::new(), Vec::new());
+        for claim in claims {
+            let Literals { key, owner, until: end, .. } = Literals::of(claim);
+            // Writing to a string cannot fail.
+            let _fits = write!(until, " WHEN {owner} THEN {end}");
+            keys.push(key);
+            owners.push(owner);
+        }
+        // In the order of the keys, so that two renewals of one client cannot wait for each other.
+        keys.sort();
+        let (keys, owners) = (keys.join(","), owners.join(","));
+        format!(
+            "UPDATE {lease} SET until={until} ELSE until END \
+             WHERE k IN ({keys}) AND owner IN ({owners}) AND NOT {over};\
+             SELECT k,owner FROM {lease} \
+             WHERE k IN ({keys}) AND owner IN ({owners}) AND NOT {over}"
+        )
+    }
+
+    /// Lets a record end with another connection.
+    pub(super) fn set_home(&self, claim: &Claim, home: &str) -> String {
+        let (lease, over) = (self.lease, self.over(self.lease));
+        let Literals { key, owner, .. } = Literals::of(claim);
+        format!("UPDATE {lease} SET home='{home}' WHERE k={key} AND owner={owner} AND NOT {over}")
+    }
+
+    /// How things are with these keys: key, owner, token, time left, over, waiters.
+    pub(super) fn look<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> String {
+        let (lease, over) = (self.lease, self.over(self.lease));
+        let keys: Vec<_> = keys.map(|key| hex(key.as_str())).collect();
+        format!(
+            "SELECT k,owner,token,TIMESTAMPDIFF(MICROSECOND,{NOW},until),{over},queued \
+             FROM {lease} WHERE k IN ({})",
+            keys.join(",")
+        )
+    }
+
+    /// The holders, then the waiters in order.
+    pub(super) fn list(&self, scope: Scope<'_>) -> String {
+        let (lease, waiter) = (self.lease, self.waiter);
+        let (over, w_over, range) = (self.over(lease), self.over(waiter), range(scope));
+        format!(
+            "SELECT k,token,TIMESTAMPDIFF(MICROSECOND,{NOW},until),\
+             TIMESTAMPDIFF(MICROSECOND,since,{NOW}),note FROM {lease} \
+             WHERE {range} AND owner<>'' AND NOT {over} ORDER BY k;\
+             SELECT k,TIMESTAMPDIFF(MICROSECOND,since,{NOW}),note FROM {waiter} \
+             WHERE {range} AND NOT {w_over} ORDER BY k,seat"
+        )
+    }
+
+    /// Removes rows up to `last` that nobody has used for a minute, and raises the floor above
+    /// their tokens. The floor is locked from before the tokens are read.
+    pub(super) fn sweep(&self, after: &str, last: &str) -> String {
+        let (lease, waiter) = (self.lease, self.waiter);
+        let old = format!("until<={NOW}-INTERVAL 1 MINUTE");
+        let range = format!("k>{after} AND k<={last}");
+        format!(
+            "START TRANSACTION;SELECT n FROM tenure_floor WHERE id=1 FOR UPDATE;\
+             UPDATE tenure_floor SET n=GREATEST(n,\
+             (SELECT COALESCE(MAX(token),0) FROM {lease} WHERE {range})) WHERE id=1;\
+             UPDATE {lease} SET queued=0 WHERE {range} AND {old} AND queued>0 AND NOT EXISTS \
+             (SELECT 1 FROM {waiter} w WHERE w.k={lease}.k AND NOT w.{old});\
+             DELETE FROM {lease} WHERE {range} AND {old} AND queued=0;\
+             DELETE FROM {waiter} WHERE {range} AND {old};COMMIT"
+        )
+    }
+
+    /// The last key of the next batch of rows to sweep; none if there is no full batch.
+    pub(super) fn sweep_end(&self, after: &str, batch: usize) -> String {
+        let (lease, skip) = (self.lease, batch - 1);
+        format!("SELECT k FROM {lease} WHERE k>{after} ORDER BY k LIMIT 1 OFFSET {skip}")
+    }
+}
+
+/// What a claim puts into statements. Everything a user chose is a hexadecimal literal: no quoting
+/// rule, character set or SQL mode can change it.
+struct Literals {
+    key: String,
+    owner: String,
+    until: String,
+    note: String,
+}
+
+impl Literals {
+    fn of(claim: &Claim) -> Literals {
+        Literals {
+            key: hex(claim.key.as_str()),
+            owner: format!("'{}'", claim.owner),
+            until: format!("{NOW}+INTERVAL {} MICROSECOND", claim.ttl.as_micros()),
+            note: hex(claim.note.encode()),
+        }
+    }
+}
+
+/// The keys of a listing. The end of a prefix's range is the prefix with its last byte raised.
+fn range(scope: Scope<'_>) -> String {
+    match scope {
+        Scope::Key(key) => format!("k={}", hex(key.as_str())),
+        Scope::Prefix("") => "TRUE".to_owned(),
+        Scope::Prefix(prefix) => {
+            let mut end = prefix.as_bytes().to_vec();
+            // No byte of UTF-8 is 255.
+            if let Some(last) = end.last_mut() {
+                *last += 1;
+            }
+            format!("k>={} AND k<{}", hex(prefix), hex(end))
+        }
+    }
+}
+
+pub(super) fn hex(bytes: impl AsRef<[u8]>) -> String {
+    let bytes = bytes.as_ref();
+    let mut text = String::with_capacity(2 * bytes.len() + 3);
+    text.push_str("X'");
+    for byte in bytes {
+        // Writing to a string cannot fail.
+        let _fits = write!(text, "{byte:02x}");
+    }
+    text.push('\'');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::backend::Owner;
+
+    #[test]
+    fn nothing_a_user_chose_stands_in_a_statement_as_it_is() {
+        let key = Key::new("'; DROP TABLE x; -- %").unwrap();
+        let mut claim = Claim::new(key, Owner::random(), Duration::from_secs(1));
+        claim.note = crate::backend::Note::new("n'", "h\\", 1, "DROP");
+        for kind in [Kind::Lease, Kind::Session, Kind::Row] {
+            let book = Book::new(kind);
+            for sql in [
+                book.take_free(&claim, "b"),
+                book.take(&claim, "b"),
+                book.ask(&claim, "b"),
+                book.release(&claim),
+                book.list(Scope::Prefix("DROP")),
+            ] {
+                assert!(!sql.contains("DROP"), "{sql}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_prefix_ends_before_the_next_one() {
+        assert_eq!(range(Scope::Prefix("a/")), "k>=X'612f' AND k<X'6130'");
+        assert_eq!(range(Scope::Prefix("")), "TRUE");
+    }
+}

@@ -1,0 +1,309 @@
+//! MySQL and MariaDB, in three modes: leases in a table, named locks of a connection, row locks of
+//! a transaction.
+//!
+//! `options` reads the URL, `link` keeps one connection, `schema` makes the tables; `book` has the
+//! statements and `lease` the verbs on them, `session` and `row` add the server's own locks; `wait`
+//! and `bell` wake who waits, `sweep` removes what is old, `examine` looks at the server. The
+//! user's page is `docs/backends/mysql.md`.
+
+mod bell;
+mod book;
+mod examine;
+mod fault;
+mod lease;
+mod link;
+mod options;
+mod row;
+mod schema;
+mod session;
+mod state;
+mod sweep;
+mod wait;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use crate::backend::{Backend, Claim, Grant, Info, Scope, Wakeup};
+use crate::claim::{Attempt, Busy, Holding};
+use crate::error::Result;
+use crate::finding::Finding;
+use crate::key::Key;
+use crate::options::Options;
+use crate::token::FencingToken;
+use book::Book;
+use lease::{Lease, Ring};
+use link::{Link, Recipe};
+use options::{Kind, Settings};
+use row::Rows;
+use session::Session;
+use wait::{End, Waits, Ways};
+
+pub use schema::SCHEMA;
+
+/// Opens `mysql://user:password@host:port/database`.
+pub(crate) async fn open(options: Options) -> Result<Mysql> {
+    let settings = Settings::take(options)?;
+    let runtime = tokio::runtime::Handle::current();
+    let recipe = Recipe { opts: settings.opts.clone(), own: settings.kind != Kind::Lease };
+    // What hangs on a connection cannot be spread over several.
+    let count = if settings.kind == Kind::Lease { settings.connections } else { 1 };
+    let links = (0..count).map(|_| Link::start(recipe.clone(), &runtime)).collect();
+    let bell = Uuid::new_v4().simple().to_string();
+    let lease = Arc::new(Lease::new(Book::new(settings.kind), links, bell));
+    schema::prepare(lease.main(), settings.kind).await?;
+    if let Some(every) = settings.sweep {
+        runtime.spawn(sweep::run(Arc::downgrade(&lease), settings.kind, every));
+    }
+    let native = match settings.kind {
+        Kind::Lease => Native::None,
+        Kind::Session => Native::Session(Session::default()),
+        Kind::Row => Native::Row(Rows::new(recipe.clone(), runtime.clone(), settings.connections)),
+    };
+    let bell = settings.bell.then_some(recipe);
+    let ways = Ways { lease, bell, runtime };
+    let (kind, shown) = (settings.kind, settings.shown);
+    Ok(Mysql { opened: Arc::new(Opened { ways, native, waits: Waits::new(), kind, shown }) })
+}
+
+/// Locks in MySQL or MariaDB. Clones share their connections.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example() -> tenure::Result<()> {
+/// use std::time::Duration;
+/// use tenure::backend::{Backend, Claim, Owner};
+/// use tenure::{Attempt, Key, backends::Mysql};
+///
+/// let mysql = Mysql::open("mysql://app:secret@db.example/app").await?;
+/// let claim = Claim::new(Key::new("orders/42")?, Owner::random(), Duration::from_secs(30));
+/// if let Attempt::Granted(grant) = mysql.try_acquire(&claim).await? {
+///     println!("token {}", grant.token);
+///     mysql.release(&claim).await?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Mysql {
+    opened: Arc<Opened>,
+}
+
+struct Opened {
+    ways: Ways,
+    native: Native,
+    waits: Arc<Waits>,
+    kind: Kind,
+    shown: String,
+}
+
+/// Whose turn it is.
+enum Turn {
+    /// That of the claim; the server's own lock is still to be taken.
+    Here(FencingToken),
+    /// That of the claim; the server's own lock was tried for, with this outcome.
+    Taken(Option<FencingToken>),
+    /// Somebody else's.
+    Others(Busy),
+}
+
+/// What holds the lock beside the tables.
+#[derive(Debug)]
+enum Native {
+    None,
+    Session(Session),
+    Row(Rows),
+}
+
+impl Mysql {
+    /// Opens the server that a URL names: `mysql://user:password@host:port/database?mode=lease`.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if the URL is wrong, `Denied` if the login or a right is missing, `Unsupported` if
+    /// a proxy shares connections in a mode that needs its own, `Unavailable` without an answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future closes what was opened.
+    pub async fn open(url: &str) -> Result<Mysql> {
+        open(Options::parse(url)?).await
+    }
+
+    fn lease(&self) -> &Lease {
+        &self.opened.ways.lease
+    }
+
+    fn wake(&self, ring: &Ring) {
+        if self.lease().wake(ring) {
+            self.opened.waits.ring();
+        }
+    }
+
+    /// Finds out whether it is a claim's turn: by the short way if the key may be free.
+    async fn take_turn(&self, claim: &Claim) -> Result<Turn> {
+        if self.lease().may_be_free(claim) {
+            let turn = match &self.opened.native {
+                Native::Session(session) => {
+                    session.take_free(self.lease(), claim).await?.map(Turn::Taken)
+                }
+                Native::None | Native::Row(_) => {
+                    self.lease().take_free(claim, "").await?.0.map(Turn::Here)
+                }
+            };
+            if let Some(turn) = turn {
+                return Ok(turn);
+            }
+        }
+        let (attempt, ring) = self.lease().take(claim).await?;
+        self.wake(&ring);
+        Ok(match attempt {
+            Attempt::Granted(token) => Turn::Here(token),
+            Attempt::Busy(busy) => Turn::Others(busy),
+        })
+    }
+
+    /// Takes the server's own lock for a claim whose turn it is.
+    async fn take_native(
+        &self,
+        claim: &Claim,
+        token: FencingToken,
+    ) -> Result<Option<FencingToken>> {
+        match &self.opened.native {
+            Native::None => Ok(Some(token)),
+            Native::Session(session) => session.take(self.lease(), claim).await,
+            Native::Row(rows) => rows.take(self.lease(), claim, token).await,
+        }
+    }
+}
+
+/// Ends the waiting task, and with it the bell.
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.waits.close();
+    }
+}
+
+impl fmt::Debug for Mysql {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "mysql://{} ({:?})", self.opened.shown, self.opened.kind)
+    }
+}
+
+#[async_trait]
+impl Backend for Mysql {
+    fn info(&self) -> Info {
+        let mut info = Info::new("mysql");
+        info.min_ttl = match self.opened.kind {
+            Kind::Lease => MIN_TTL,
+            // The server counts in whole seconds for how long a connection is silent.
+            Kind::Session | Kind::Row => Duration::from_secs(2),
+        };
+        if self.opened.ways.bell.is_none() {
+            info.wakeup = Wakeup::Poll;
+        }
+        info
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
+        let token = match self.take_turn(claim).await? {
+            Turn::Here(token) => self.take_native(claim, token).await?,
+            Turn::Taken(token) => token,
+            Turn::Others(busy) => return Ok(Attempt::Busy(busy)),
+        };
+        Ok(match token {
+            Some(token) => Attempt::Granted(Grant::new(token, claim.ttl)),
+            None => {
+                // It is our turn, but whoever had the lock has not let go of it yet.
+                let mut busy = Busy::new(claim.key.clone());
+                busy.retry_after = Some(NATIVE_RETRY);
+                Attempt::Busy(busy)
+            }
+        })
+    }
+
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
+        match &self.opened.native {
+            Native::Session(session) => session.renew(self.lease(), claims).await,
+            Native::Row(rows) => rows.renew(self.lease(), claims).await,
+            Native::None => match self.lease().renew(claims).await {
+                Ok((held, _)) => {
+                    let answer = |claim: &Claim| match held.contains(&claim.owner.to_string()) {
+                        true => Ok(claim.ttl),
+                        false => Err(lease::lost()),
+                    };
+                    claims.iter().map(answer).collect()
+                }
+                Err(error) => vec![Err(error); claims.len()],
+            },
+        }
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<bool> {
+        let released = match &self.opened.native {
+            Native::None => self.lease().release(claim, "").await,
+            Native::Session(session) => session.release(self.lease(), claim).await,
+            Native::Row(rows) => {
+                // Over two connections, so side by side: who is next finds the row free, or tries
+                // again a little later.
+                let end = rows.end(&claim.key, claim.owner, claim.ttl);
+                tokio::join!(self.lease().release(claim, ""), end).0
+            }
+        };
+        let (was, ring) = released?;
+        self.wake(&ring);
+        Ok(was)
+    }
+
+    /// A turn that came while we waited is made a grant here: the core asks again, or withdraws,
+    /// whatever becomes of it.
+    async fn until_free(&self, claim: &Claim) -> Option<Grant> {
+        let turn = self.opened.waits.until(&self.opened.ways, claim, End::Free).await?;
+        let token = self.take_native(claim, turn.token).await.ok().flatten()?;
+        Some(Grant::new(token, turn.ttl))
+    }
+
+    /// In `mode=lease` an eviction shows at the next renewal: a bell for every holder would double
+    /// the connections.
+    async fn until_lost(&self, claim: &Claim) {
+        let (link, home) = match &self.opened.native {
+            Native::None => std::future::pending().await,
+            Native::Session(session) => (Some(self.lease().main().clone()), session.home(claim)),
+            Native::Row(rows) => rows.home(claim).unzip(),
+        };
+        let (Some(link), Some(home)) = (link, home) else { return };
+        tokio::select! {
+            () = link.until_lost(&home) => {}
+            _none = self.opened.waits.until(&self.opened.ways, claim, End::Lost) => {}
+        }
+    }
+
+    async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
+        self.lease().list(scope).await
+    }
+
+    async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
+        let Some(evicted) = self.lease().evict(key, token).await? else { return Ok(false) };
+        if let Some(owner) = evicted.owner {
+            match &self.opened.native {
+                Native::None => {}
+                Native::Session(session) => session.drop_lock(self.lease(), key, owner),
+                Native::Row(rows) => rows.end(key, owner, lease::LOOK).await,
+            }
+        }
+        evicted.rings.iter().for_each(|ring| self.wake(ring));
+        Ok(true)
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        examine::run(self.lease(), self.opened.kind).await
+    }
+}
+
+/// A take is a millisecond; a busy server may need some tens of them.
+const MIN_TTL: Duration = Duration::from_millis(50);
+/// When to try again for a lock whose holder was evicted or is being ended.
+const NATIVE_RETRY: Duration = Duration::from_millis(20);

@@ -1,0 +1,286 @@
+//! Waiting: one task per client looks for all of its waiters, when the bell rings and from time to
+//! time. It runs only while somebody waits.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::bell::Bell;
+use super::lease::{LOOK, Lease};
+use super::link::Recipe;
+use super::state::Seen;
+use crate::backend::{Claim, Grant};
+use crate::error::Result;
+use crate::key::Key;
+
+/// Who waits for what, in one client.
+#[derive(Debug)]
+pub(super) struct Waits {
+    desk: Mutex<Desk>,
+    /// Somebody rang: look now.
+    rung: Arc<Notify>,
+    /// There is another wish.
+    changed: Notify,
+    closed: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Desk {
+    wishes: HashMap<u64, Wish>,
+    last: u64,
+    running: bool,
+}
+
+#[derive(Debug)]
+struct Wish {
+    key: Key,
+    owner: String,
+    claim: Claim,
+    end: End,
+    reply: oneshot::Sender<Option<Grant>>,
+}
+
+/// What a waiter waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// That it may be worth asking.
+    Free,
+    /// That the claim is no longer held.
+    Lost,
+}
+
+/// How a client looks.
+#[derive(Clone)]
+pub(super) struct Ways {
+    pub(super) lease: Arc<Lease>,
+    /// How to open the bell; none to look without one.
+    pub(super) bell: Option<Recipe>,
+    pub(super) runtime: tokio::runtime::Handle,
+}
+
+impl Waits {
+    pub(super) fn new() -> Arc<Waits> {
+        let closed = AtomicBool::new(false);
+        let (rung, changed) = (Arc::default(), Notify::new());
+        Arc::new(Waits { desk: Mutex::default(), rung, changed, closed })
+    }
+
+    /// Returns when the wish has come true, perhaps with the grant.
+    pub(super) async fn until(
+        self: &Arc<Self>,
+        ways: &Ways,
+        claim: &Claim,
+        end: End,
+    ) -> Option<Grant> {
+        let (reply, answer) = oneshot::channel();
+        let (key, owner) = (claim.key.clone(), claim.owner.to_string());
+        let wish = Wish { key, owner, claim: claim.clone(), end, reply };
+        let _forget = self.add(ways, wish);
+        match answer.await {
+            Ok(pushed) => pushed,
+            // The task has ended with its runtime.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Look now.
+    pub(super) fn ring(&self) {
+        self.rung.notify_one();
+    }
+
+    /// Nobody will wait any more.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+
+    fn add(self: &Arc<Self>, ways: &Ways, wish: Wish) -> Forget {
+        let mut desk = self.desk();
+        desk.last += 1;
+        let number = desk.last;
+        desk.wishes.insert(number, wish);
+        if !std::mem::replace(&mut desk.running, true) {
+            ways.runtime.spawn(run(self.clone(), ways.clone()));
+        }
+        drop(desk);
+        self.changed.notify_one();
+        Forget(self.clone(), number)
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes a wish off the desk.
+struct Forget(Arc<Waits>, u64);
+
+impl Drop for Forget {
+    fn drop(&mut self) {
+        self.0.desk().wishes.remove(&self.1);
+    }
+}
+
+/// The task: looks, answers, and sleeps until the next reason to look.
+async fn run(waits: Arc<Waits>, ways: Ways) {
+    let mut bell: Option<Bell> = None;
+    let mut pace = Pace::new(ways.bell.is_some());
+    let mut idle_since = Instant::now();
+    // When the first lease ends that is waited for: nobody rings then.
+    let mut expiry = IDLE;
+    loop {
+        let keys = waits.keys();
+        if !keys.is_empty() {
+            idle_since = Instant::now();
+        } else if waits.rest(idle_since) {
+            return;
+        }
+        if let (None, Some(recipe), false) = (&bell, &ways.bell, keys.is_empty()) {
+            let (name, main) = (&ways.lease.bell, ways.lease.main().clone());
+            let (recipe, rung) = (recipe.clone(), waits.rung.clone());
+            bell = Some(Bell::start(name, recipe, main, rung, &ways.runtime));
+        }
+        let pause = match keys.is_empty() {
+            true => IDLE,
+            false => pace.next(waits.ahead(&ways.lease)).min(expiry),
+        };
+        tokio::select! {
+            () = waits.rung.notified() => pace.begin(),
+            () = tokio::time::sleep(pause) => {}
+            // A bell that is up hears of everything that happened since the claim was asked for;
+            // and the core asks again when the lease ends that it was told of.
+            () = waits.changed.notified() => {
+                pace.begin();
+                if bell.as_ref().is_some_and(Bell::is_up) {
+                    continue;
+                }
+            }
+        }
+        let keys = waits.keys();
+        if !keys.is_empty() {
+            // No answer: look again later.
+            expiry = waits.look(&ways, keys).await.unwrap_or(IDLE);
+        }
+    }
+}
+
+impl Waits {
+    /// The keys to look at, each once.
+    fn keys(&self) -> Vec<Key> {
+        let mut keys: Vec<_> = self.desk().wishes.values().map(|wish| wish.key.clone()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
+    /// How many are before the first of our waiters, as far as is known.
+    fn ahead(&self, lease: &Lease) -> u32 {
+        let desk = self.desk();
+        desk.wishes.values().map(|wish| lease.ahead(wish.claim.owner)).min().unwrap_or(0)
+    }
+
+    /// Whether the task is to end: nobody waits, and nobody has for a while.
+    fn rest(&self, idle_since: Instant) -> bool {
+        let mut desk = self.desk();
+        let closed = self.closed.load(Ordering::SeqCst);
+        // Under the lock, so that a wish made now starts a new task.
+        if desk.wishes.is_empty() && (closed || idle_since.elapsed() >= IDLE) {
+            desk.running = false;
+        }
+        !desk.running
+    }
+
+    /// Looks at the keys and answers. Says when the first lease ends that is waited for.
+    async fn look(&self, ways: &Ways, keys: Vec<Key>) -> Result<Duration> {
+        let answer = ways.lease.main().ask(ways.lease.book.look(keys.iter()), LOOK).await?;
+        let rows = answer.sets.first().map(Vec::as_slice).unwrap_or_default();
+        let seen = rows.iter().map(Seen::read).collect::<Result<Vec<_>>>()?;
+        let seen: HashMap<&[u8], &Seen> = seen.iter().map(|seen| (&*seen.key, seen)).collect();
+        let mut soonest = IDLE;
+        let mut desk = self.desk();
+        let numbers: Vec<u64> = desk.wishes.keys().copied().collect();
+        for number in numbers {
+            let Some(wish) = desk.wishes.get(&number) else { continue };
+            // A wish that came after we asked is looked at next time: its arrival rang.
+            if keys.binary_search(&wish.key).is_err() {
+                continue;
+            }
+            let seen = seen.get(wish.key.as_str().as_bytes()).copied();
+            let Some(pushed) = wish.is_true(seen, ways) else {
+                soonest = soonest.min(seen.map_or(IDLE, |seen| seen.left + ROUNDING));
+                continue;
+            };
+            if let Some(wish) = desk.wishes.remove(&number) {
+                // Whoever waited may have gone; a grant then shows at its next ask.
+                let _gone = wish.reply.send(pushed);
+            }
+        }
+        Ok(soonest)
+    }
+}
+
+impl Wish {
+    /// Whether it has come true, and if so with which grant.
+    fn is_true(&self, seen: Option<&Seen>, ways: &Ways) -> Option<Option<Grant>> {
+        let seen = seen.filter(|seen| !seen.over);
+        let mine = seen.filter(|seen| seen.owner == self.owner);
+        match (self.end, seen, mine) {
+            (End::Free, _, Some(mine)) => {
+                ways.lease.is_held(&self.key, self.claim.owner, mine.queued);
+                // The lease is the place's: it counts from the last ask.
+                Some(mine.token.map(|token| Grant::new(token, self.claim.ttl)))
+            }
+            (End::Free, Some(_), None) | (End::Lost, _, Some(_)) => None,
+            (End::Free, None, _) | (End::Lost, _, None) => Some(None),
+        }
+    }
+}
+
+/// How often to look while nobody rings: soon at first, then less and less, never in step with
+/// others.
+struct Pace {
+    first: Duration,
+    most: Duration,
+    now: Duration,
+    seed: u64,
+}
+
+impl Pace {
+    fn new(bell: bool) -> Pace {
+        let (first, most) = if bell { (LOST_RING, BELL_MOST) } else { (POLL_FIRST, POLL_MOST) };
+        let seed = u64::from_le_bytes(
+            uuid::Uuid::new_v4().to_bytes_le()[..8].try_into().unwrap_or_default(),
+        );
+        Pace { first, most, now: first, seed: seed | 1 }
+    }
+
+    fn begin(&mut self) {
+        self.now = self.first;
+    }
+
+    /// Between three and five quarters of the pause. It is longer for who is not the first: only
+    /// the head of a queue looks often.
+    fn next(&mut self, ahead: u32) -> Duration {
+        let pause = self.now.saturating_mul(ahead.saturating_add(1)).min(self.most);
+        self.now = (self.now * 3 / 2).min(self.most);
+        // Xorshift: enough to keep clients out of step.
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        pause * 3 / 4 + pause * u32::try_from(self.seed % 512).unwrap_or(0) / 1024
+    }
+}
+
+/// How long the bell stays up when nobody waits.
+const IDLE: Duration = Duration::from_secs(15);
+/// A ring between two statements of the bell is not heard: the first look after it makes up for it.
+const LOST_RING: Duration = Duration::from_millis(20);
+const BELL_MOST: Duration = Duration::from_secs(1);
+const POLL_FIRST: Duration = Duration::from_millis(10);
+const POLL_MOST: Duration = Duration::from_millis(250);
+/// The first look after the end of a lease should find it over.
+const ROUNDING: Duration = Duration::from_millis(1);

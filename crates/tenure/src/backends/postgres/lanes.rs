@@ -1,0 +1,140 @@
+//! The few connections of a client. The first one also listens; others are opened only when
+//! statements pile up, so that a client that does one thing at a time has one connection.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::bells::Bells;
+use super::fault;
+use super::link::{Link, Sql, Value};
+use super::settings::Settings;
+use crate::claim::Owner;
+use crate::error::Result;
+
+/// The connections of a client that hold no lock themselves.
+pub(super) struct Lanes {
+    pub(super) settings: Settings,
+    pub(super) bells: Arc<Bells>,
+    /// The channel on which the server rings this client.
+    pub(super) channel: String,
+    links: Mutex<Links>,
+    /// Held while a connection is being opened.
+    opening: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Links {
+    /// Opened first and listening.
+    first: Option<Arc<Link>>,
+    others: Vec<Arc<Link>>,
+}
+
+impl Lanes {
+    pub(super) fn new(settings: Settings) -> Arc<Lanes> {
+        // The part of an owner that names its client: random, and fit for an identifier.
+        let name = Owner::random().to_string().replace(['-', ':'], "_");
+        Arc::new(Lanes {
+            settings,
+            bells: Arc::default(),
+            channel: format!("tenure_{name}"),
+            links: Mutex::default(),
+            opening: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// Runs a statement on the connection that has least to do.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        sql: &'static Sql,
+        values: Vec<Value>,
+    ) -> Result<Vec<Row>> {
+        self.pick().await?.ask(sql, values).await
+    }
+
+    /// The connection that has least to do. Afterwards the first one listens.
+    pub(super) async fn pick(self: &Arc<Self>) -> Result<Arc<Link>> {
+        match self.choose() {
+            Choice::Take(link) => Ok(link),
+            Choice::TakeAndOpen(link) => {
+                // Whoever comes next may find it; this statement does not wait for it.
+                drop(tokio::spawn(self.clone().open()));
+                Ok(link)
+            }
+            // In a task: a caller with little patience must not undo what the next one needs.
+            Choice::Open => match tokio::spawn(self.clone().open()).await {
+                Ok(opened) => opened,
+                Err(_) => Err(fault::closed()),
+            },
+        }
+    }
+
+    /// A connection of its own, for a lock that hangs on it.
+    pub(super) async fn open_apart(&self) -> Result<Link> {
+        Link::open(&self.settings, &self.bells, SETUP).await
+    }
+
+    fn choose(&self) -> Choice {
+        let mut links = self.links();
+        links.others.retain(|link| !link.is_closed());
+        let Some(first) = links.first.clone().filter(|link| !link.is_closed()) else {
+            return Choice::Open;
+        };
+        let all = links.others.iter().chain([&first]);
+        let least = all.min_by_key(|link| link.busy()).unwrap_or(&first).clone();
+        if least.busy() > 0 && links.others.len() + 1 < self.settings.connections {
+            return Choice::TakeAndOpen(least);
+        }
+        Choice::Take(least)
+    }
+
+    async fn open(self: Arc<Self>) -> Result<Arc<Link>> {
+        let _alone = self.opening.lock().await;
+        // Somebody may have opened it while we waited for our turn.
+        let first = match self.choose() {
+            Choice::Take(link) => return Ok(link),
+            Choice::TakeAndOpen(_) => false,
+            Choice::Open => true,
+        };
+        let setup = match first {
+            true => format!("{SETUP}LISTEN {}; ", self.channel),
+            false => SETUP.to_owned(),
+        };
+        let link = Arc::new(Link::open(&self.settings, &self.bells, &setup).await?);
+        let mut links = self.links();
+        match first {
+            true => links.first = Some(link.clone()),
+            false => links.others.push(link.clone()),
+        }
+        drop(links);
+        if first {
+            // What was pushed before we listened is lost.
+            self.bells.deaf();
+        }
+        Ok(link)
+    }
+
+    fn links(&self) -> MutexGuard<'_, Links> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Choice {
+    Take(Arc<Link>),
+    TakeAndOpen(Arc<Link>),
+    Open,
+}
+
+/// Makes a session independent of what an administrator set for others. Leases must not be rolled
+/// back by a crash: where commits are not waited for, ours are.
+const SETUP: &str = "SET default_transaction_isolation = 'read committed'; \
+    SET default_transaction_read_only = off; SET statement_timeout = '10s'; \
+    SET lock_timeout = '4s'; SET idle_in_transaction_session_timeout = '60s'; \
+    SELECT set_config('synchronous_commit', 'on', false) \
+    WHERE current_setting('synchronous_commit') = 'off'; \
+    SELECT set_config('idle_session_timeout', '0', false) \
+    WHERE current_setting('server_version_num')::int >= 140000; ";
+
+/// How often somebody who has no place in a queue looks.
+pub(super) const LOOK: Duration = Duration::from_millis(250);

@@ -1,0 +1,40 @@
+-- Fencing tokens. No cache: a cache hands out blocks per connection, out of order.
+CREATE SEQUENCE IF NOT EXISTS tenure_token AS bigint CACHE 1 NO CYCLE;
+
+-- mode=lease: one row per key, with its queue inside, so that both are always seen together.
+CREATE TABLE IF NOT EXISTS tenure_lease (
+  key   bytea PRIMARY KEY,               -- raw bytes: no collation can mix two keys up
+  owner text,                            -- the claim that holds it; NULL = free
+  token bigint NOT NULL,
+  until timestamptz NOT NULL,            -- end of the lease on the database's clock
+  since timestamptz NOT NULL DEFAULT clock_timestamp(),
+  note  text NOT NULL DEFAULT '',        -- who the holder is, for people
+  chan  text NOT NULL DEFAULT '',        -- NOTIFY channel of the holder's client
+  queue jsonb NOT NULL DEFAULT '[]',     -- waiters in order: o(wner) u(ntil) s(ince) n(ote) c(hannel)
+  gone  jsonb NOT NULL DEFAULT '[]',     -- claims that were withdrawn in doubt and may not take
+  prior text NOT NULL DEFAULT ''         -- the claim that gave it back last
+) WITH (fillfactor = 70);                -- room for updates in place; no second index on purpose
+-- A queue of some hundred waiters stays in its row instead of being moved out at every change.
+ALTER TABLE tenure_lease ALTER COLUMN queue SET STORAGE MAIN;
+
+-- mode=session and mode=row: who holds and who waits. The locks themselves are not in here.
+CREATE TABLE IF NOT EXISTS tenure_board (
+  mode    text NOT NULL,
+  key     bytea NOT NULL,
+  owner   text,
+  token   bigint NOT NULL DEFAULT 0,
+  pid     integer NOT NULL DEFAULT 0,    -- the server process that the lock hangs on
+  number  bigint NOT NULL DEFAULT 0,     -- mode=session: the advisory lock
+  ttl     double precision NOT NULL DEFAULT 0,
+  since   timestamptz NOT NULL DEFAULT clock_timestamp(),
+  note    text NOT NULL DEFAULT '',
+  chan    text NOT NULL DEFAULT '',
+  queue   jsonb NOT NULL DEFAULT '[]',
+  PRIMARY KEY (mode, key)
+) WITH (fillfactor = 70);
+ALTER TABLE tenure_board ALTER COLUMN queue SET STORAGE MAIN;
+
+-- mode=row: the rows that are locked.
+CREATE TABLE IF NOT EXISTS tenure_row (
+  key bytea PRIMARY KEY
+);

@@ -1,0 +1,342 @@
+//! `mode=session`: advisory locks, all on one connection, asked for by one task.
+//!
+//! The server counts how often a session takes a lock, so a second claim of this client would get
+//! it too. The task therefore keeps its own book, exact because nobody else uses the connection and
+//! because it does one thing after the other. When the connection ends, every lock on it has ended.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::sync::{mpsc, oneshot};
+use tokio_postgres::types::Type;
+
+use super::board::{UNLOCK_AND_CLEAR, live};
+use super::fault;
+use super::lanes::Lanes;
+use super::lease::{get, note, token};
+use super::link::{Link, Sql, values};
+use super::pooler;
+use super::settings;
+use super::settings::Kind;
+use crate::claim::{Claim, LostReason, Owner};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::token::FencingToken;
+
+/// The task's desk. When the last one is dropped, the connection is closed.
+pub(super) struct Session {
+    desk: mpsc::UnboundedSender<Wish>,
+    /// The owners of what is held now.
+    held: Arc<Mutex<HashSet<Owner>>>,
+}
+
+enum Wish {
+    Take(Claim, oneshot::Sender<Result<Option<FencingToken>>>),
+    Renew(Vec<Claim>, oneshot::Sender<Vec<Result<Duration>>>),
+    Release(Claim, oneshot::Sender<Result<bool>>),
+}
+
+impl Session {
+    pub(super) fn start(lanes: &Arc<Lanes>, link: Arc<Link>) -> Session {
+        let (desk, wishes) = mpsc::unbounded_channel();
+        let held: Arc<Mutex<HashSet<Owner>>> = Arc::default();
+        let book = Book {
+            lanes: lanes.clone(),
+            link: Some(link),
+            limit: Duration::ZERO,
+            locks: HashMap::new(),
+            casualties: HashSet::new(),
+            held: held.clone(),
+        };
+        drop(tokio::spawn(book.run(wishes, lanes.bells.evictions())));
+        Session { desk, held }
+    }
+
+    /// The token, if the lock is free and nobody is in front.
+    pub(super) async fn try_take(&self, claim: &Claim) -> Result<Option<FencingToken>> {
+        self.ask(|reply| Wish::Take(claim.clone(), reply)).await?
+    }
+
+    pub(super) async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
+        match self.ask(|reply| Wish::Renew(claims.to_vec(), reply)).await {
+            Ok(answers) => answers,
+            Err(error) => vec![Err(error); claims.len()],
+        }
+    }
+
+    pub(super) async fn release(&self, claim: &Claim) -> Result<bool> {
+        self.ask(|reply| Wish::Release(claim.clone(), reply)).await?
+    }
+
+    pub(super) fn holds(&self, owner: Owner) -> bool {
+        owners(&self.held).contains(&owner)
+    }
+
+    async fn ask<T>(&self, wish: impl FnOnce(oneshot::Sender<T>) -> Wish) -> Result<T> {
+        let (sender, receiver) = oneshot::channel();
+        // The task ends only with its runtime.
+        drop(self.desk.send(wish(sender)));
+        receiver.await.map_err(|_| fault::closed())
+    }
+}
+
+/// What the task knows.
+struct Book {
+    lanes: Arc<Lanes>,
+    link: Option<Arc<Link>>,
+    /// After how long without a word the server ends the session.
+    limit: Duration,
+    /// By the number of the advisory lock: two names with the same number exclude each other.
+    locks: HashMap<i64, Lock>,
+    /// The owners that lost their locks with the last connection.
+    casualties: HashSet<Owner>,
+    held: Arc<Mutex<HashSet<Owner>>>,
+}
+
+struct Lock {
+    key: Key,
+    owner: Owner,
+    token: FencingToken,
+}
+
+impl Book {
+    async fn run(
+        mut self,
+        mut wishes: mpsc::UnboundedReceiver<Wish>,
+        mut evictions: mpsc::UnboundedReceiver<Owner>,
+    ) {
+        loop {
+            let link = self.link.clone();
+            let closed = async {
+                match &link {
+                    Some(link) => link.until_closed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let wish = tokio::select! {
+                biased;
+                () = closed => {
+                    self.lose_all();
+                    continue;
+                }
+                Some(owner) = evictions.recv() => {
+                    self.let_go(owner).await;
+                    continue;
+                }
+                wish = wishes.recv() => wish,
+            };
+            // Whoever asked may have gone away; the book stays exact all the same.
+            match wish {
+                None => return,
+                Some(Wish::Take(claim, reply)) => drop(reply.send(self.take(&claim).await)),
+                Some(Wish::Renew(claims, reply)) => drop(reply.send(self.renew(&claims).await)),
+                Some(Wish::Release(claim, reply)) => drop(reply.send(self.release(&claim).await)),
+            }
+        }
+    }
+
+    async fn take(&mut self, claim: &Claim) -> Result<Option<FencingToken>> {
+        let number = number(&claim.key);
+        let link = self.connected().await?;
+        match self.locks.get(&number) {
+            Some(lock) if lock.owner == claim.owner && lock.key == claim.key => {
+                return Ok(Some(lock.token));
+            }
+            // Ours already, by another claim: the server would count, not refuse.
+            Some(_) => return Ok(None),
+            None => {}
+        }
+        self.limit(&link, claim.ttl).await?;
+        let values = values![
+            number,
+            claim.key.as_str().as_bytes().to_vec(),
+            claim.owner.to_string(),
+            claim.ttl.as_secs_f64(),
+            note(&claim.note),
+            self.lanes.channel.clone(),
+        ];
+        let taken = link.ask_once(&TAKE, values).await.and_then(|rows| {
+            let row = rows.first().ok_or_else(|| fault::odd("a lock"))?;
+            let number: Option<i64> = get(row, 0)?;
+            number.map_or(Ok(None), token)
+        });
+        match taken {
+            Ok(Some(token)) => {
+                let lock = Lock { key: claim.key.clone(), owner: claim.owner, token };
+                self.locks.insert(number, lock);
+                owners(&self.held).insert(claim.owner);
+                Ok(Some(token))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => {
+                // The lock may be held although the statement failed, and nobody would know.
+                if link.ask(&UNLOCK, values![number]).await.is_err() {
+                    self.lose_all();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn renew(&mut self, claims: &[Claim]) -> Vec<Result<Duration>> {
+        if let Some(link) = self.link.clone()
+            && !self.locks.is_empty()
+        {
+            match pooler::process(&link).await {
+                Ok(pid) if pid == link.pid => {}
+                // The session was changed under us.
+                Ok(_) => self.lose_all(),
+                Err(error) if link.is_closed() => {
+                    drop(error);
+                    self.lose_all();
+                }
+                Err(error) => return vec![Err(error); claims.len()],
+            }
+        }
+        let answer = |claim: &Claim| match self.locks.get(&number(&claim.key)) {
+            Some(lock) if lock.owner == claim.owner => Ok(claim.ttl),
+            _ if self.casualties.contains(&claim.owner) => {
+                Err(Error::gone(LostReason::SessionGone))
+            }
+            _ => Err(Error::new(ErrorKind::Lost, "the lock is not held")),
+        };
+        claims.iter().map(answer).collect()
+    }
+
+    async fn release(&mut self, claim: &Claim) -> Result<bool> {
+        self.casualties.remove(&claim.owner);
+        let number = number(&claim.key);
+        if self.locks.get(&number).is_none_or(|lock| lock.owner != claim.owner) {
+            return Ok(false);
+        }
+        self.unlock(number).await
+    }
+
+    /// Somebody evicted a claim of ours: the others on this connection go on.
+    async fn let_go(&mut self, owner: Owner) {
+        let found = self.locks.iter().find(|(_, lock)| lock.owner == owner);
+        let Some(number) = found.map(|(number, _)| *number) else { return };
+        // Where that fails, the connection is closed, and with it the lock.
+        drop(self.unlock(number).await);
+        self.lanes.bells.lose(owner);
+    }
+
+    /// Gives a lock back, takes it off the board and rings the next, in one trip.
+    async fn unlock(&mut self, number: i64) -> Result<bool> {
+        let (Some(link), Some(lock)) = (self.link.clone(), self.locks.get(&number)) else {
+            return Ok(false);
+        };
+        let (key, owner) = (lock.key.as_str().as_bytes().to_vec(), lock.owner.to_string());
+        let values = values![Kind::Session.word(), key, owner, number];
+        match link.ask_once(&UNLOCK_AND_CLEAR, values).await {
+            Ok(rows) => {
+                if let Some(lock) = self.locks.remove(&number) {
+                    owners(&self.held).remove(&lock.owner);
+                }
+                rows.first().map_or(Ok(false), |row| get(row, 0))
+            }
+            Err(error) => {
+                // An unlock that was not confirmed: only the end of the session is sure.
+                self.lose_all();
+                Err(error)
+            }
+        }
+    }
+
+    /// The connection is gone, or has to go, and every lock with it.
+    fn lose_all(&mut self) {
+        if let Some(link) = self.link.take() {
+            link.close();
+        }
+        self.limit = Duration::ZERO;
+        self.casualties = self.locks.drain().map(|(_, lock)| lock.owner).collect();
+        owners(&self.held).clear();
+        for owner in &self.casualties {
+            self.lanes.bells.lose(*owner);
+        }
+    }
+
+    async fn connected(&mut self) -> Result<Arc<Link>> {
+        if let Some(link) = &self.link {
+            if !link.is_closed() {
+                return Ok(link.clone());
+            }
+            self.lose_all();
+        }
+        let link = Arc::new(self.lanes.open_apart().await?);
+        if pooler::process(&link).await? != link.pid {
+            return Err(settings::pooler(Kind::Session));
+        }
+        self.link = Some(link.clone());
+        Ok(link)
+    }
+
+    /// Lets the server end the session of a holder that hangs: a little after the longest lease on
+    /// it, which its holder knows to be over by then.
+    async fn limit(&mut self, link: &Arc<Link>, ttl: Duration) -> Result<()> {
+        let limit = ttl + ttl / 4;
+        let enough = if self.locks.is_empty() { limit == self.limit } else { limit <= self.limit };
+        if enough || link.version < IDLE_SESSION {
+            return Ok(());
+        }
+        link.batch(format!("SET idle_session_timeout = {}", limit.as_millis())).await?;
+        self.limit = limit;
+        Ok(())
+    }
+}
+
+/// The advisory lock of a name: the first eight bytes of its SHA-256, little end first, as a signed
+/// number. django-pglock makes it the same way.
+pub(super) fn number(key: &Key) -> i64 {
+    let digest = Sha256::digest(key.as_str().as_bytes());
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&digest[..8]);
+    i64::from_le_bytes(bytes)
+}
+
+fn owners(held: &Mutex<HashSet<Owner>>) -> MutexGuard<'_, HashSet<Owner>> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes the lock unless somebody waits in front, draws the token while it is held, and writes both
+/// down. $1 number, $2 key, $3 owner, $4 ttl, $5 note, $6 channel.
+static TAKE: Sql = Sql {
+    text: concat!(
+        "WITH got AS MATERIALIZED (SELECT CASE
+  WHEN EXISTS (SELECT 1 FROM tenure_board b WHERE b.mode = 'session' AND b.key = $2 AND $3 <>
+    (SELECT e->>'o' FROM jsonb_array_elements(b.queue) WITH ORDINALITY x(e, i)
+     WHERE (e->>'u')::timestamptz > clock_timestamp() ORDER BY i LIMIT 1)) THEN NULL
+  WHEN pg_try_advisory_lock($1) THEN nextval('tenure_token') END AS token),
+p AS (INSERT INTO tenure_board AS l (mode, key, owner, token, pid, number, ttl, note, chan)
+  SELECT 'session', $2, $3, token, pg_backend_pid(), $1, $4, $5, $6 FROM got
+  WHERE token IS NOT NULL
+  ON CONFLICT (mode, key) DO UPDATE SET owner = excluded.owner, token = excluded.token,
+    pid = excluded.pid, number = excluded.number, ttl = excluded.ttl, since = excluded.since,
+    note = excluded.note, chan = excluded.chan, queue = ",
+        live!(" AND e->>'o' <> excluded.owner"),
+        "
+  WHERE l.token < excluded.token)
+SELECT token FROM got"
+    ),
+    types: &[Type::INT8, Type::BYTEA, Type::TEXT, Type::FLOAT8, Type::TEXT, Type::TEXT],
+};
+
+static UNLOCK: Sql = Sql { text: "SELECT pg_advisory_unlock($1)", types: &[Type::INT8] };
+
+/// The first version with `idle_session_timeout`.
+const IDLE_SESSION: i32 = 140_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Computed with Python: `int.from_bytes(sha256(name).digest()[:8], 'little', signed=True)`.
+    #[test]
+    fn a_name_has_the_number_that_django_pglock_gives_it() {
+        assert_eq!(number(&Key::new("my-lock").unwrap()), MY_LOCK);
+    }
+
+    const MY_LOCK: i64 = 6_170_642_704_201_584_368;
+}

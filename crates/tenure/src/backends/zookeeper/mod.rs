@@ -1,0 +1,233 @@
+//! ZooKeeper, with Curator's layout: who uses Curator and who uses tenure exclude one another.
+//!
+//! `settings` reads the URL, `session` is the connection and what is known of our claims, `names`
+//! and `record` say what is where in the tree. `queue` and `single` decide who holds, in one layout
+//! each; `watch` waits, `people` and `examine` tell. The user's page is
+//! `docs/backends/zookeeper.md`.
+
+mod examine;
+mod fault;
+mod names;
+mod people;
+mod queue;
+mod record;
+mod session;
+mod settings;
+mod single;
+mod watch;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::backend::{Backend, Claim, Grant, Info, Mode, Order, Scope};
+use crate::claim::{Attempt, Holding, LostReason};
+use crate::error::{Error, ErrorKind, Result};
+use crate::finding::Finding;
+use crate::key::Key;
+use crate::options::Options;
+use crate::token::FencingToken;
+use session::{Call, Link, Place, Session, Spot};
+use settings::{Layout, Settings};
+
+/// Opens `zk://hosts/chroot`.
+pub(crate) async fn open(options: Options) -> Result<Zookeeper> {
+    let link = Link::open(Settings::take(options)?).await?;
+    Ok(Zookeeper { link: Arc::new(link) })
+}
+
+/// Locks in ZooKeeper, which exclude those of Curator's `InterProcessMutex` on the same path.
+///
+/// Clones share one session. When the last is dropped, the session ends.
+///
+/// # Examples
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+/// use std::time::Duration;
+/// use tenure::backend::{Backend, Claim, Owner};
+/// use tenure::{Attempt, Key, backends::Zookeeper};
+///
+/// let zookeeper = Zookeeper::open("zk://10.0.0.1,10.0.0.2,10.0.0.3/locks").await?;
+/// let claim = Claim::new(Key::new("orders/42")?, Owner::random(), Duration::from_secs(30));
+/// if let Attempt::Granted(grant) = zookeeper.try_acquire(&claim).await? {
+///     println!("token {}", grant.token);
+///     zookeeper.release(&claim).await?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Zookeeper {
+    link: Arc<Link>,
+}
+
+impl Zookeeper {
+    /// Connects to the servers that a URL names: `zk://h1,h2,h3/chroot`.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if the URL is wrong, `Unavailable` if no server answers, `Denied` if the login is
+    /// refused.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future closes what was opened.
+    pub async fn open(url: &str) -> Result<Zookeeper> {
+        open(Options::parse(url)?).await
+    }
+
+    fn layout(&self) -> Layout {
+        self.link.settings.layout
+    }
+
+    async fn living(&self) -> Result<Arc<Session>> {
+        self.link.living().await
+    }
+}
+
+impl fmt::Debug for Zookeeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let settings = &self.link.settings;
+        write!(f, "zk://{}{}", settings.shown(), settings.tree.root())
+    }
+}
+
+#[async_trait]
+impl Backend for Zookeeper {
+    fn info(&self) -> Info {
+        let mut info = Info::new("zookeeper");
+        // A crashed holder is kept for so long, whatever ttl it asked for.
+        info.min_ttl = self.link.now().timeout();
+        if self.layout() == Layout::Ephemeral {
+            info.order = Order::Any;
+        }
+        info
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
+        if claim.mode != Mode::Exclusive {
+            let message = "zookeeper locks are exclusive in this version";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let session = self.living().await?;
+        let call = async {
+            match self.layout() {
+                Layout::Queue => queue::take(&session, claim).await,
+                Layout::Ephemeral => single::take(&session, claim).await,
+            }
+        };
+        self.link.bound(Call::Take, call).await
+    }
+
+    /// Opens no session: what is not held in the one of now is not held at all.
+    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
+        let session = self.link.now();
+        let mut answers: Vec<_> = claims.iter().map(|_| Ok(Duration::ZERO)).collect();
+        let mut held = Vec::new();
+        for (at, claim) in claims.iter().enumerate() {
+            match standing(&session, claim) {
+                Ok(place) => held.push((at, claim, place)),
+                Err(error) => answers[at] = Err(error),
+            }
+        }
+        let batches = held.chunks(BATCH).map(|batch| self.renew_batch(&session, batch));
+        let batches = futures_util::future::join_all(batches).await;
+        for ((at, ..), answer) in held.iter().zip(batches.into_iter().flatten()) {
+            answers[*at] = answer;
+        }
+        answers
+    }
+
+    /// What hung on a session that is over is gone with it.
+    async fn release(&self, claim: &Claim) -> Result<bool> {
+        let session = self.link.now();
+        if session.is_over() {
+            return Ok(false);
+        }
+        let call = async {
+            match self.layout() {
+                Layout::Queue => queue::release(&session, claim).await,
+                Layout::Ephemeral => single::release(&session, claim).await,
+            }
+        };
+        match self.link.bound(Call::Release, call).await {
+            Err(_) if session.is_over() => Ok(false),
+            answer => answer,
+        }
+    }
+
+    /// Never carries a grant: after waiting, the next ask proves node and session before a
+    /// majority.
+    async fn until_free(&self, claim: &Claim) -> Option<Grant> {
+        let session = self.link.now();
+        watch::until_free(&session, self.layout(), claim).await;
+        None
+    }
+
+    async fn until_lost(&self, claim: &Claim) {
+        watch::until_lost(&self.link.now(), claim).await;
+    }
+
+    async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
+        let session = self.living().await?;
+        self.link.bound(Call::Look, people::list(&session, self.layout(), scope)).await
+    }
+
+    async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
+        let session = self.living().await?;
+        self.link.bound(Call::Look, people::evict(&session, self.layout(), key, token)).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>> {
+        let session = self.living().await?;
+        let examined = examine::examine(&self.link.settings, &session);
+        self.link.bound(Call::Look, examined).await
+    }
+}
+
+impl Zookeeper {
+    async fn renew_batch(
+        &self,
+        session: &Session,
+        batch: &[(usize, &Claim, Place)],
+    ) -> Vec<Result<Duration>> {
+        let claims: Vec<_> =
+            batch.iter().map(|(_, claim, place)| (*claim, place.clone())).collect();
+        let call = async {
+            Ok(match self.layout() {
+                Layout::Queue => queue::renew(session, &claims).await,
+                Layout::Ephemeral => single::renew(session, &claims).await,
+            })
+        };
+        let answers = self.link.bound(Call::Renew, call).await;
+        let answers = answers.unwrap_or_else(|error| vec![Err(error); claims.len()]);
+        // An answer that failed because the session ended is the server's word.
+        let told = |answer: Result<Duration>| match answer {
+            Err(error) if error.kind() == ErrorKind::Unavailable && session.is_over() => {
+                Err(Error::gone(LostReason::SessionGone))
+            }
+            answer => answer,
+        };
+        answers.into_iter().map(told).collect()
+    }
+}
+
+/// The place of a claim that is held as far as we know.
+fn standing(session: &Session, claim: &Claim) -> Result<Place> {
+    match session.spot(claim) {
+        _ if session.is_over() => Err(Error::gone(LostReason::SessionGone)),
+        Some(Spot::Held(place)) => Ok(place),
+        None if session.number > 0 => Err(Error::gone(LostReason::SessionGone)),
+        None | Some(_) => Err(Error::new(ErrorKind::Lost, "the lock is not held")),
+    }
+}
+
+/// The examples of the user's page are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../../docs/backends/zookeeper.md")]
+struct Page;
+
+/// How many claims are proven in one transaction, so that its size stays below the server's limit.
+const BATCH: usize = 100;

@@ -1,0 +1,156 @@
+//! The URL: `zk://h1,h2,h3/chroot?session=15s&layout=queue`.
+
+use std::time::Duration;
+
+use zookeeper_client::{Acls, Client};
+
+use super::fault;
+use super::names::Tree;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
+
+/// What a URL says.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) hosts: Vec<(String, u16)>,
+    pub(super) tree: Tree,
+    pub(super) layout: Layout,
+    /// The timeout that is asked for; the server may have bounds.
+    pub(super) timeout: Duration,
+    /// `user:password` for the scheme `digest`.
+    login: Option<String>,
+    /// Whether nodes may be changed only by our own login.
+    private: bool,
+}
+
+/// How a lock looks in the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// Curator's: a container, and in it one ephemeral sequential node per claim.
+    Queue,
+    /// One ephemeral node.
+    Ephemeral,
+}
+
+impl Settings {
+    pub(super) fn take(mut options: Options) -> Result<Settings> {
+        let layout = match options.take_word("layout", &["queue", "ephemeral"])? {
+            Some("ephemeral") => Layout::Ephemeral,
+            _ => Layout::Queue,
+        };
+        let timeout = options.take_duration("session")?.unwrap_or(DEFAULT_TIMEOUT);
+        if timeout < Duration::from_millis(100) || timeout > Duration::from_secs(24 * 60 * 60) {
+            return Err(invalid("option `session`: choose between 100ms and 24h"));
+        }
+        let login = match (options.user(), options.password()) {
+            (Some(user), Some(password)) => Some(format!("{user}:{password}")),
+            (None, None) => None,
+            _ => return Err(invalid("a login needs a user and a password: `zk://me:secret@host`")),
+        };
+        let private = match options.take_word("acl", &["creator", "world"])? {
+            Some("creator") if login.is_none() => {
+                return Err(invalid("`acl=creator` needs a login: `zk://me:secret@host`"));
+            }
+            Some(word) => word == "creator",
+            None => login.is_some(),
+        };
+        let tree = Tree::below(match options.path() {
+            "" => DEFAULT_PATH,
+            path => path,
+        });
+        let hosts = options.hosts(2181)?;
+        options.finish()?;
+        check_path(tree.root())?;
+        Ok(Settings { hosts, tree, layout, timeout, login, private })
+    }
+
+    /// The rights on the nodes that we make.
+    pub(super) fn acls(&self) -> Acls<'static> {
+        if self.private { Acls::creator_all() } else { Acls::anyone_all() }
+    }
+
+    /// The hosts, for people.
+    pub(super) fn shown(&self) -> String {
+        let shown = self.hosts.iter().map(|(host, port)| match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        });
+        shown.collect::<Vec<_>>().join(",")
+    }
+
+    /// Opens a session of its own.
+    pub(super) async fn connect(&self) -> Result<Client> {
+        let mut connector = Client::connector().with_session_timeout(self.timeout);
+        if let Some(login) = &self.login {
+            connector = connector.with_auth("digest", login.as_bytes());
+        }
+        let hosts = self.shown();
+        let limit = self.timeout.min(CONNECT_LIMIT);
+        let answer = tokio::time::timeout(limit, connector.connect(&hosts)).await;
+        answer.map_err(|_| fault::silent(&hosts, limit))?.map_err(|error| match error {
+            zookeeper_client::Error::Timeout => fault::silent(&hosts, limit),
+            error => fault::from_client(error),
+        })
+    }
+}
+
+/// Refuses a chroot that cannot be a path.
+fn check_path(path: &str) -> Result<()> {
+    let empty = |element: &str| matches!(element, "" | "." | "..");
+    if path != "/" && (!path.starts_with('/') || path[1..].split('/').any(empty)) {
+        let shown = path.escape_debug();
+        return Err(invalid(format!(
+            "`{shown}` is not a chroot; write it as in `zk://host/locks`"
+        )));
+    }
+    Ok(())
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}
+
+/// Long enough to bear the election of a leader, and within the bounds of a server as it comes.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Where locks are if the URL does not say.
+const DEFAULT_PATH: &str = "/tenure";
+/// How long opening a session may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Settings> {
+        Settings::take(Options::parse(url)?)
+    }
+
+    #[test]
+    fn a_url_says_where_and_how() {
+        let settings = parse("zk://a,b:1,[::1]:2/x/y/?layout=ephemeral&session=4s").unwrap();
+        assert_eq!(settings.shown(), "a:2181,b:1,[::1]:2");
+        assert_eq!(settings.tree.root(), "/x/y");
+        assert_eq!(settings.layout, Layout::Ephemeral);
+        assert_eq!(settings.timeout, Duration::from_secs(4));
+        assert_eq!(parse("zk://a").unwrap().tree.root(), "/tenure");
+        assert_eq!(parse("zk://a/").unwrap().tree.root(), "/");
+        assert!(parse("zk://me:secret@a").unwrap().private);
+        assert!(!parse("zk://me:secret@a?acl=world").unwrap().private);
+    }
+
+    #[test]
+    fn a_wrong_url_says_what_is_wrong() {
+        for (url, part) in [
+            ("zk://a?layout=flat", "it can be: queue, ephemeral"),
+            ("zk://a?session=1ms", "between 100ms"),
+            ("zk://me@a", "a user and a password"),
+            ("zk://a?acl=creator", "needs a login"),
+            ("zk://a//b", "not a chroot"),
+            ("zk://a/b/../c", "not a chroot"),
+            ("zk://a?pool=3", "known: acl, layout, session"),
+        ] {
+            let error = parse(url).err().expect(url).to_string();
+            assert!(error.contains(part), "{url}: {error}");
+        }
+    }
+}
