@@ -7,4 +7,6 @@
 pub mod check;
 pub mod history;
 pub mod picture;
+#[cfg(test)]
+mod script;
 pub mod verdict;
