@@ -6,4 +6,9 @@
 
 pub mod check;
 pub mod history;
+pub mod rig;
+pub mod run;
+pub mod scenarios;
+pub mod schemes;
+pub mod stage;
 pub mod verdict;
