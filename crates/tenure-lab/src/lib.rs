@@ -6,6 +6,8 @@
 
 pub mod check;
 pub mod history;
+pub mod matrix;
+pub mod picture;
 pub mod rig;
 pub mod run;
 pub mod scenarios;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use serde::Serialize;
 use tenure_servers::Topology;
 
 use crate::check::{self, Report};
@@ -33,6 +34,20 @@ pub struct Run {
     pub report: Report,
     /// Whether that is what is expected.
     pub judgement: Judgement,
+}
+
+impl Run {
+    /// All but the events, for programs.
+    pub fn summary(&self) -> impl Serialize {
+        #[derive(Serialize)]
+        struct Summary<'a> {
+            header: &'a Header,
+            report: &'a Report,
+            judgement: &'a Judgement,
+        }
+        let Run { history, report, judgement } = self;
+        Summary { header: &history.header, report, judgement }
+    }
 }
 
 impl Played {

@@ -14,7 +14,7 @@ use crate::history::{History, What};
 /// How the lock lives.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Liveness {
-    /// The longest lease that was given, or the figure `lease` of the history.
+    /// The lease that the header names, or else the longest one that was given.
     pub lease: Option<u64>,
     /// The longest gap.
     pub longest: u64,
@@ -78,7 +78,8 @@ pub enum Recovery {
 
 /// Finds the gaps of every key.
 pub fn check(history: &History, holds: &Holds<'_>) -> Liveness {
-    let lease = told_lease(history).or(holds.lease);
+    let told = Some(history.header.lease).filter(|&lease| lease > 0);
+    let lease = told.or(holds.lease);
     let faults = Faults::of(history, holds.end);
     let mut liveness = Liveness { lease, ..Liveness::default() };
     for (key, holds_of_key) in holds.by_key() {
@@ -106,13 +107,6 @@ impl Liveness {
         }
         self.gaps.push(gap);
     }
-}
-
-fn told_lease(history: &History) -> Option<u64> {
-    history.events.iter().rev().find_map(|event| match &event.what {
-        What::Measured { name, value, .. } if name == "lease" => Some((value * 1e6) as u64),
-        _ => None,
-    })
 }
 
 /// When each client was stopped, cut off or dead: then it neither holds nor waits in earnest.

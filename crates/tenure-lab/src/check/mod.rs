@@ -92,8 +92,7 @@ impl Figure {
 
 /// Checks a history with every checker.
 ///
-/// A figure `limit: NAME` in the history bounds the figure NAME, and the figure `lease`, in
-/// milliseconds, tells the lease of a scheme whose clients know no deadline.
+/// A figure `limit: NAME` in the history bounds the figure NAME.
 pub fn check(history: &History) -> Report {
     let holds = Holds::of(history);
     let overlap = overlap::check(&holds);
