@@ -1,5 +1,7 @@
 //! The servers of a run, and each client's own way to them: through a proxy that can be cut.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 use tenure_servers::{Cluster, Direction, Options, Proxy, Topology};
@@ -54,6 +56,11 @@ impl Rig {
     /// The server's name and version, for people.
     pub fn server(&self) -> String {
         self.topology.map_or(String::new(), |topology| topology.name().to_owned())
+    }
+
+    /// A folder for what belongs to the run.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// The way to the servers without a proxy.

@@ -34,9 +34,19 @@ pub(super) fn pause(stage: &mut Stage<'_>) -> Result<()> {
 
 /// A's lease ends while it is stopped; it wakes up and gives back, while B works.
 pub(super) fn wrong_owner(stage: &mut Stage<'_>) -> Result<()> {
-    if !overtake(stage, "F04")? {
+    for name in ["A", "B", "C"] {
+        stage.client(name)?;
+    }
+    stage.enter("A")?;
+    stage.stop("A", "F04")?;
+    // B comes when the lock is free, so that nobody has to wait for it.
+    if !stage.freed_within(stage.lease * 4)? {
+        stage.ask("B", None)?;
+        stage.go_on("A")?;
         return in_turn(stage);
     }
+    stage.enter("B")?;
+    stage.go_on("A")?;
     stage.release("A")?;
     if !stage.attempt("C")?.is_granted() {
         return stage.finish_work("B");
@@ -57,7 +67,7 @@ fn overtake(stage: &mut Stage<'_>, id: &str) -> Result<bool> {
     stage.enter("A")?;
     stage.stop("A", id)?;
     stage.ask("B", None)?;
-    let granted = stage.answer_within("B", stage.lock.lease * 4)?.is_some();
+    let granted = stage.answer_watching("B", stage.lease * 4)?.is_some();
     if granted {
         stage.read("B")?;
     }
@@ -71,5 +81,14 @@ fn in_turn(stage: &mut Stage<'_>) -> Result<()> {
     stage.release("A")?;
     stage.expect_grant("B")?;
     stage.read("B")?;
+    stage.finish_work("B")
+}
+
+/// A's machine sleeps past its lease. When it wakes up, A looks at its lock before it writes.
+pub(super) fn suspend(stage: &mut Stage<'_>) -> Result<()> {
+    if !overtake(stage, "F26")? {
+        return in_turn(stage);
+    }
+    stage.write("A")?;
     stage.finish_work("B")
 }

@@ -1,5 +1,6 @@
 //! The conductor's end of a client process: give orders, stop, continue, kill.
 
+use std::ffi::OsString;
 use std::io::{BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -31,7 +32,7 @@ impl Actor {
         program: &Path,
         part: &Part,
         link: Link,
-        extra: &[(String, String)],
+        extra: &[(&'static str, OsString)],
         recorder: &Arc<Recorder>,
     ) -> Result<Actor> {
         let mut child = Command::new(program)

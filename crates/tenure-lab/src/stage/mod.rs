@@ -6,6 +6,8 @@
 mod actor;
 mod client;
 mod clock;
+mod faults;
+mod looks;
 mod naive;
 mod observer;
 mod own;
@@ -14,14 +16,14 @@ mod recorder;
 mod resource;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::process::Signal;
 
 use self::actor::Actor;
 use self::client::{DONE, READY, STOPPED};
@@ -29,7 +31,7 @@ use self::clock::{Clock, nanos};
 use self::observer::Observer;
 use self::part::{Order, Part};
 use self::recorder::Recorder;
-use crate::history::{Event, Header, History, Kind, Lane, Register, What};
+use crate::history::{Event, Header, History, Kind, Lane, What};
 use crate::rig::{Link, Rig};
 use crate::schemes::Lock;
 
@@ -73,6 +75,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) lock: &'static Lock,
     pub(crate) rig: &'a Rig,
     pub(crate) key: String,
+    /// The lease that clients ask for.
+    pub(crate) lease: Duration,
     program: PathBuf,
     clock: Clock,
     recorder: Arc<Recorder>,
@@ -86,7 +90,12 @@ pub(crate) struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     /// Sets the stage: the resource runs when this returns.
-    pub(crate) fn set(rig: &'a Rig, lock: &'static Lock, program: &Path) -> Result<Stage<'a>> {
+    pub(crate) fn set(
+        rig: &'a Rig,
+        lock: &'static Lock,
+        lease: Duration,
+        program: &Path,
+    ) -> Result<Stage<'a>> {
         let clock = Clock::begin();
         let recorder = Recorder::new(clock);
         let mut resource = Command::new(program)
@@ -106,14 +115,23 @@ impl<'a> Stage<'a> {
         let program = program.to_owned();
         let observer = None;
         let mut stage = Stage {
-            lock, rig, key, program, clock, recorder, resource, port, actors, lanes,
-            holds: 0, observer,
+            lock,
+            rig,
+            key,
+            lease,
+            program,
+            clock,
+            recorder,
+            resource,
+            port,
+            actors,
+            lanes,
+            holds: 0,
+            observer,
         };
-        stage.measure("lease", lock.lease.as_secs_f64() * 1e3, "ms");
+        stage.measure("lease", lease.as_secs_f64() * 1e3, "ms");
         Ok(stage)
     }
-
-    // Clients.
 
     /// Starts a client with its own way to the server; it is connected when this returns.
     pub(crate) fn client(&mut self, name: &str) -> Result<()> {
@@ -121,18 +139,32 @@ impl<'a> Stage<'a> {
         self.client_on(name, link, &[])
     }
 
+    /// Starts a client whose wall clock is ahead.
+    pub(crate) fn client_ahead(&mut self, name: &str, offset_ms: i64) -> Result<()> {
+        let file = self.rig.folder().join(format!("{name}.clock"));
+        let clock = tenure_servers::shifted_clock(&file, offset_ms)?;
+        let link = self.rig.link()?;
+        self.client_on(name, link, &clock)
+    }
+
+    /// Orders to a client are about this attempt from now on.
+    pub(crate) fn turn_to(&mut self, name: &str, hold: u64) -> Result<()> {
+        self.actor(name)?.hold = hold;
+        Ok(())
+    }
+
     /// Starts a client with this way to the server.
     pub(crate) fn client_on(
         &mut self,
         name: &str,
         link: Link,
-        extra: &[(String, String)],
+        extra: &[(&'static str, OsString)],
     ) -> Result<()> {
         let part = Part {
             name: name.to_owned(),
             lock: self.lock.name.to_owned(),
             url: link.url.clone(),
-            lease_ms: u64::try_from(self.lock.lease.as_millis())?,
+            lease_ms: u64::try_from(self.lease.as_millis())?,
             resource: self.port,
             start: self.clock.start(),
         };
@@ -173,7 +205,8 @@ impl<'a> Stage<'a> {
         self.actor(name)?.hold = hold;
         let patience_ms = patience.map(|patience| patience.as_millis() as u64);
         self.order(name, &Order::Take { hold, key: key.to_owned(), patience_ms })?;
-        let asked = |event: &Event| matches!(event.what, What::Asked { hold: of, .. } if of == hold);
+        let asked =
+            |event: &Event| matches!(event.what, What::Asked { hold: of, .. } if of == hold);
         let since = self.actor(name)?.since;
         let heard = self.recorder.wait(since, PATIENCE, |event| asked(event).then_some(()));
         heard.with_context(|| format!("{name} did not ask"))?;
@@ -280,127 +313,6 @@ impl<'a> Stage<'a> {
         Ok(told.is_some())
     }
 
-    // Faults.
-
-    /// A fault begins that lasts until it is healed.
-    pub(crate) fn fault(&self, id: &str, text: &str, target: &str) {
-        self.wound(id, text, target, true);
-    }
-
-    /// A fault happens.
-    pub(crate) fn blow(&self, id: &str, text: &str, target: &str) {
-        self.wound(id, text, target, false);
-    }
-
-    fn wound(&self, id: &str, text: &str, target: &str, lasts: bool) {
-        let (id, text, target) = (id.to_owned(), text.to_owned(), target.to_owned());
-        self.recorder.note(FAULT, What::Fault { id, text, target, lasts });
-    }
-
-    pub(crate) fn healed(&self, text: &str, target: &str) {
-        let (text, target) = (text.to_owned(), target.to_owned());
-        self.recorder.note(FAULT, What::Healed { text, target });
-    }
-
-    /// Stops a client where it is.
-    pub(crate) fn stop(&mut self, name: &str, id: &str) -> Result<()> {
-        self.fault(id, &format!("{name} is stopped"), name);
-        self.actor(name)?.signal(Signal::STOP)
-    }
-
-    /// Lets a stopped client go on.
-    pub(crate) fn go_on(&mut self, name: &str) -> Result<()> {
-        self.healed(&format!("{name} goes on"), name);
-        self.actor(name)?.signal(Signal::CONT)
-    }
-
-    /// Kills a client.
-    pub(crate) fn kill(&mut self, name: &str, id: &str) -> Result<()> {
-        self.actor(name)?.kill()?;
-        self.recorder.note(name, What::Ended { how: "killed".to_owned() });
-        self.blow(id, &format!("{name} is killed"), name);
-        Ok(())
-    }
-
-    /// The way of a client to the server.
-    pub(crate) fn link(&mut self, name: &str) -> Result<&Link> {
-        Ok(&self.actor(name)?.link)
-    }
-
-    // Looks.
-
-    /// Asks the server who holds the lock, and writes the answer down.
-    pub(crate) fn look(&mut self) -> Result<bool> {
-        let observer = match self.observer.take() {
-            Some(observer) => observer,
-            None => Observer::open(self.lock, &self.rig.direct(), &self.key)?,
-        };
-        let seen = observer.look();
-        self.observer = Some(observer);
-        let seen = seen?;
-        let until = |left| self.clock.after(left);
-        let holder = seen.as_ref().map(|holding| holding.holder.name.clone());
-        let until = seen.as_ref().and_then(|holding| holding.holder.ttl_left).map(until);
-        let held = seen.is_some();
-        self.recorder.note(SERVER, What::Seen { holder, until });
-        Ok(held)
-    }
-
-    /// Waits until the server shows the lock as held, or as free.
-    pub(crate) fn wait_held(&mut self, wanted: bool) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
-        while self.look()? != wanted {
-            if Instant::now() >= end {
-                bail!("the server never showed the lock as {}", if wanted { "held" } else { "free" });
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-        Ok(())
-    }
-
-    /// Takes the lock away from its holder, as an operator would.
-    pub(crate) fn evict(&mut self, token: Option<u64>) -> Result<()> {
-        self.look()?;
-        let observer = self.observer.as_ref().context("nobody looks")?;
-        match observer.evict(token.unwrap_or(1))? {
-            true => Ok(()),
-            false => bail!("there was nothing to take away"),
-        }
-    }
-
-    /// A figure of this run.
-    pub(crate) fn measure(&mut self, name: &str, value: f64, unit: &str) {
-        let (name, unit) = (name.to_owned(), unit.to_owned());
-        self.recorder.note(FAULT, What::Measured { name, value, unit });
-    }
-
-    /// Something worth a mark.
-    pub(crate) fn remark(&self, lane: &str, text: &str) {
-        self.recorder.note(lane, What::Note { text: text.to_owned() });
-    }
-
-    /// What the client that read last found in the register without a fence.
-    pub(crate) fn plain_value(&self) -> u64 {
-        self.recorder.last(|event| match event.what {
-            What::Read { register: Register::Plain, value, .. } => Some(value),
-            _ => None,
-        })
-        .unwrap_or(0)
-    }
-
-    /// How many writes the register without a fence took.
-    pub(crate) fn sales(&self) -> usize {
-        let sale = |event: &Event| {
-            matches!(event.what, What::Wrote { register: Register::Plain, .. })
-        };
-        self.recorder.count(sale)
-    }
-
-    /// Now, on the run's clock.
-    pub(crate) fn now(&self) -> u64 {
-        self.clock.now()
-    }
-
     /// Ends the run: everybody goes, and what they said is one history.
     pub(crate) fn finish(mut self, header: Header) -> Result<History> {
         for actor in self.actors.values_mut() {
@@ -414,7 +326,7 @@ impl<'a> Stage<'a> {
         }
         lanes.push(Lane { name: "resource".to_owned(), kind: Kind::Resource });
         lanes.push(Lane { name: FAULT.to_owned(), kind: Kind::Fault });
-        let lease = nanos(self.lock.lease);
+        let lease = nanos(self.lease);
         let own_talk = |event: &Event| match &event.what {
             What::Note { text } => [READY, DONE].contains(&text.as_str()),
             _ => false,
@@ -455,5 +367,3 @@ pub(crate) const FAULT: &str = "lab";
 pub(crate) const SERVER: &str = "server";
 /// How long the conductor waits for what has to come.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often the server is looked at while waiting for it to show something.
-const LOOK_EVERY: Duration = Duration::from_millis(5);

@@ -68,9 +68,9 @@ fn as_json() -> serde_json::Value {
             "expected": expected.collect::<serde_json::Map<_, _>>(),
         })
     });
-    let locks = LOCKS.iter().map(|lock| {
-        serde_json::json!({ "name": lock.name, "about": lock.about, "flaw": lock.flaw })
-    });
+    let locks = LOCKS.iter().map(
+        |lock| serde_json::json!({ "name": lock.name, "about": lock.about, "flaw": lock.flaw }),
+    );
     serde_json::json!({
         "scenarios": scenarios.collect::<Vec<_>>(),
         "locks": locks.collect::<Vec<_>>(),
