@@ -34,6 +34,7 @@ pub(crate) enum Verb {
     Evict(Evict),
     Wait(Wait),
     Doctor(Doctor),
+    #[cfg(feature = "lab")]
     Lab(crate::commands::lab::Lab),
     Schema(Schema),
     Completions(Completions),

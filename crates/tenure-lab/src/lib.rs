@@ -6,7 +6,13 @@
 
 pub mod check;
 pub mod history;
+pub mod matrix;
 pub mod picture;
+pub mod rig;
+pub mod run;
+pub mod scenarios;
+pub mod schemes;
 #[cfg(test)]
 mod script;
+pub mod stage;
 pub mod verdict;

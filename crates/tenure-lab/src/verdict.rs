@@ -179,7 +179,7 @@ impl fmt::Display for Expected {
 }
 
 /// How a run came out, measured against what is expected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// Measured is expected, also where that is a broken lock.

@@ -110,7 +110,7 @@ impl Client {
                 drop(self.asking.borrow_mut().remove(&hold));
                 Ok(())
             }
-            Order::Read { hold } => self.read(hold),
+            Order::Read { hold } => self.read(hold).await,
             Order::Write { hold, blind } => self.write(hold, blind),
             Order::Release { hold } => self.release(hold).await,
         }
@@ -156,7 +156,7 @@ impl Client {
         self.holds.borrow().get(&hold).cloned().context("nothing is held")
     }
 
-    fn read(&self, hold: u64) -> Result<()> {
+    async fn read(&self, hold: u64) -> Result<()> {
         let held = self.held(hold)?;
         if !held.believes() {
             self.say(What::Note { text: STOPPED.to_owned() });
@@ -170,6 +170,8 @@ impl Client {
             values.push((!answer.refused).then_some(answer.value));
         }
         self.read.borrow_mut().insert(hold, values);
+        // The work that the lock is there for.
+        tokio::time::sleep(WORK).await;
         self.say(What::Note { text: DONE.to_owned() });
         Ok(())
     }
@@ -238,6 +240,8 @@ fn released(answer: tenure::Result<()>) -> Option<bool> {
     }
 }
 
+/// How long it works between reading and writing: enough to be seen in a picture.
+const WORK: Duration = Duration::from_millis(40);
 /// A client says so when it is connected.
 pub(crate) const READY: &str = "ready";
 /// A client says so when a step of its work is done.

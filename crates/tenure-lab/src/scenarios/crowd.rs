@@ -1,0 +1,103 @@
+//! Many waiters, and many names: F22, F25.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tenure_servers::wire::redis::ask;
+
+use crate::stage::Stage;
+
+const WAITERS: usize = 12;
+
+/// Twelve wait; each gets its turn. What does one hand-over cost the server?
+pub(super) fn herd(stage: &mut Stage<'_>) -> Result<()> {
+    for name in ["A", "B", "C", "D"] {
+        stage.client(name)?;
+    }
+    stage.enter("A")?;
+    let key = stage.key.clone();
+    let mut waiting = Vec::new();
+    for number in 0..WAITERS {
+        let name = ["B", "C", "D"][number % 3];
+        waiting.push((name, stage.ask_for(name, &key, None)?));
+    }
+    stage.wait_waiting()?;
+    let before = requests(stage)?;
+    stage.finish_work("A")?;
+    for _ in 0..WAITERS {
+        let Some(place) = stage.wait_granted(&waiting)? else { break };
+        let (name, hold) = waiting.swap_remove(place);
+        stage.turn_to(name, hold)?;
+        stage.read(name)?;
+        stage.finish_work(name)?;
+    }
+    let cost = (requests(stage)? - before) as f64 / WAITERS as f64;
+    stage.measure("requests for one hand-over", cost, "");
+    stage.measure("limit: requests for one hand-over", WAITERS as f64, "");
+    Ok(())
+}
+
+/// How many requests the server has read from its clients.
+fn requests(stage: &Stage<'_>) -> Result<u64> {
+    let info = ask(stage.rig.cluster()?.node().port(), &["INFO", "stats"])?;
+    let text = info.text().unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
+    Ok(line.unwrap_or("0").trim().parse()?)
+}
+
+/// A takes locks with names that are meant to confuse; B must get none of them, and every name is a
+/// lock of its own.
+pub(super) fn names(stage: &mut Stage<'_>) -> Result<()> {
+    stage.client("A")?;
+    stage.client("B")?;
+    stage.blow("F25", "names that are meant to confuse", "A");
+    let (mut collisions, mut invalid) = (0u32, 0u32);
+    let prefix = stage.key.clone();
+    for name in NAMES {
+        let key = format!("{prefix}{name}");
+        let hold = stage.ask_for("A", &key, Some(Duration::ZERO))?;
+        if stage.answer("A")?.is_granted() {
+            stage.ask_for("B", &key, Some(Duration::ZERO))?;
+            collisions += u32::from(stage.answer("B")?.is_granted());
+        } else if stage.said_invalid(hold) {
+            invalid += 1;
+        } else {
+            collisions += 1;
+        }
+    }
+    stage.measure("names", NAMES.len() as f64, "");
+    stage.measure("names refused as invalid", f64::from(invalid), "");
+    stage.measure("names that collide", f64::from(collisions), "");
+    stage.measure("limit: names that collide", 0.0, "");
+    Ok(())
+}
+
+/// Each is taken in this order and kept.
+const NAMES: &[&str] = &[
+    "x",
+    "x:token",
+    "x:",
+    "X",
+    "x ",
+    "x/",
+    "x/y",
+    "x/../y",
+    "..",
+    "x%2fy",
+    "x?y#z",
+    "*",
+    "{x}",
+    "x{",
+    "'; DROP TABLE locks; --",
+    "\"",
+    "]] return 1 --",
+    "\\",
+    "é",
+    "e\u{301}",
+    "🔒",
+    "\u{202e}x",
+    "0",
+    "00",
+    "a-name-of-more-than-sixty-four-characters-whose-end-decides-which-it-is-1",
+    "a-name-of-more-than-sixty-four-characters-whose-end-decides-which-it-is-2",
+];
