@@ -14,5 +14,6 @@ pub mod scenarios;
 pub mod schemes;
 #[cfg(test)]
 mod script;
+pub mod simulation;
 pub mod stage;
 pub mod verdict;

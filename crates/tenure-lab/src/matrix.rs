@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::picture::headline;
-use crate::run::Played;
+use crate::picture::{self, headline};
+use crate::run::{Played, Run};
 use crate::scenarios::Scenario;
 use crate::schemes::Lock;
 use crate::verdict::Outcome;
@@ -31,6 +31,9 @@ pub struct Cell {
     pub outcome: Option<Outcome>,
     /// What the last run has to say.
     pub headline: String,
+    /// The picture of the last run; left out of what programs read.
+    #[serde(skip)]
+    pub figure: Option<String>,
 }
 
 impl Matrix {
@@ -43,6 +46,7 @@ impl Matrix {
             measured: Vec::new(),
             outcome: None,
             headline: String::new(),
+            figure: None,
         };
         let cells = scenarios.iter().flat_map(|s| locks.iter().map(move |l| cell(s, l)));
         Matrix {
@@ -65,7 +69,10 @@ impl Matrix {
             Ok(Played::Run(run)) => {
                 let symbol = run.judgement.measured.symbol().to_owned();
                 let text = format!("{symbol}  {}", headline(&run.report));
-                (symbol, run.judgement.outcome, text)
+                let Run { history, report, judgement } = *run;
+                cell.figure = Some(picture::figure(&history, &report, &judgement));
+                let run = judgement;
+                (symbol, run.outcome, text)
             }
             Ok(Played::Inapplicable(why)) => {
                 cell.headline = why.to_owned();
@@ -88,6 +95,44 @@ impl Matrix {
         // A cell that differs says more than one that shows nothing.
         let differs = measured.contains(&Outcome::Differs).then_some(Outcome::Differs);
         differs.or(measured.into_iter().max())
+    }
+
+    /// The table as a page, with the picture of every cell's last run.
+    pub fn html(&self, about: &str) -> String {
+        let find = |names: &[&str], name: &str| names.iter().position(|known| *known == name);
+        let cells = self.cells.iter().map(|cell| picture::Cell {
+            row: find(&self.scenarios, cell.scenario).unwrap_or_default(),
+            column: find(&self.locks, cell.lock).unwrap_or_default(),
+            symbol: cell.measured.last().cloned().unwrap_or_else(|| "–".to_owned()),
+            expected: cell.expected.unwrap_or("–").to_owned(),
+            outcome: cell.outcome,
+            headline: cell.headline.clone(),
+            runs: cell.measured.len(),
+            figure: cell.figure.clone(),
+            link: None,
+        });
+        let scenario = |name: &&str| match Scenario::named(name) {
+            Ok(known) => picture::Head {
+                name: known.name.to_owned(),
+                id: known.id.to_owned(),
+                about: known.about.to_owned(),
+            },
+            Err(_) => picture::Head::default(),
+        };
+        let lock = |name: &&str| match Lock::named(name) {
+            Ok(known) => picture::Head {
+                name: known.name.to_owned(),
+                id: String::new(),
+                about: format!("{} {}", known.about, known.flaw),
+            },
+            Err(_) => picture::Head::default(),
+        };
+        picture::matrix(&picture::Table {
+            rows: self.scenarios.iter().map(scenario).collect(),
+            columns: self.locks.iter().map(lock).collect(),
+            cells: cells.collect(),
+            about: about.to_owned(),
+        })
     }
 
     /// The table for a terminal: locks down, scenarios across by number.

@@ -242,6 +242,17 @@ fn gap_of(
 /// or a second where leases are short, is longer than the lease explains.
 fn judge(gap: &Gap, before: Option<&Hold<'_>>, lease: Option<u64>, history: &History) -> Recovery {
     let length = gap.to - gap.from;
+    // Nobody has held yet and nothing has gone wrong: that is a server that is slow to begin with.
+    let trouble = |event: &Event| {
+        event.at <= gap.to
+            && matches!(
+                event.what,
+                What::Fault { .. } | What::Ended { .. } | What::Unanswered { .. }
+            )
+    };
+    if gap.cause == Cause::Start && !history.events.iter().any(trouble) {
+        return Recovery::Soon;
+    }
     let orphaned = matches!(gap.cause, Cause::Ended | Cause::Fault);
     let left = before
         .filter(|_| orphaned)

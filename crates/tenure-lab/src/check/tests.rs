@@ -189,6 +189,18 @@ fn a_lock_that_never_comes_back_is_told_from_one_that_comes_late() {
 }
 
 #[test]
+fn a_slow_beginning_is_no_lock_that_is_stuck() {
+    let slow = "
+        1 A asked 1
+        5000 A granted 1 1 7000
+        5001 A releasing 1
+        5002 A released 1 true";
+    assert_eq!(Verdict::of(&report(slow)), Verdict::Holds);
+    let crash = format!("{slow}\n 2 lab fault F13 redis once an answer is lost");
+    assert_eq!(Verdict::of(&report(&crash)), Verdict::Longer);
+}
+
+#[test]
 fn a_poller_waits_between_its_asks_too() {
     let report = report(
         "

@@ -32,9 +32,18 @@ pub(super) fn terminal(text: &str) -> String {
     safe
 }
 
-/// For lines of JSON inside a script: no `<` can end it or open a comment. The value is the same.
+/// For lines of JSON inside a script: no `<` can end it or open a comment, and nothing acts. The value
+/// is the same.
 pub(super) fn script(json: &str) -> String {
-    json.replace('<', "\\u003c")
+    let mut safe = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c == '<' || (acts(c) && c != '\n') {
+            let _always = write!(safe, "\\u{:04x}", u32::from(c));
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
 }
 
 /// At most so many characters, cut in the middle: the ends of a name tell most.

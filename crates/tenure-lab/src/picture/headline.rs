@@ -76,9 +76,10 @@ fn stuck(report: &Report) -> Option<String> {
     match gap.recovery {
         Recovery::Soon if gap.cause == Cause::Ended => Some(format!("free {time}{after}")),
         Recovery::Soon => None,
-        Recovery::Lease => Some(format!("stuck for {time}{after}, until the lease ended")),
-        Recovery::Longer => Some(format!("stuck for {time}{after}, longer than the lease")),
-        Recovery::Never => Some(format!("stuck for {time}{after}, and for ever")),
+        Recovery::Lease if after.is_empty() => Some(format!("stuck until the lease ended, {time}")),
+        Recovery::Lease => Some(format!("stuck for {time}{after}")),
+        Recovery::Longer => Some(format!("stuck for {time}, longer than the lease")),
+        Recovery::Never => Some(format!("stuck for {time}, and for ever")),
     }
 }
 
@@ -87,9 +88,12 @@ fn updates(report: &Report) -> Vec<String> {
     if plain.accepted == 0 {
         return Vec::new();
     }
+    if plain.lost == 0 {
+        return vec!["no update lost".to_owned()];
+    }
     let mut parts = vec![of(plain, "lost")];
     let fenced = &report.resource.read_write;
-    if plain.lost > 0 && fenced.accepted + fenced.refused > 0 {
+    if fenced.accepted + fenced.refused > 0 {
         parts.push(format!("with fence: {} lost", fenced.lost));
     }
     parts

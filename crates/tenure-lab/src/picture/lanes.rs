@@ -169,12 +169,14 @@ fn one_register(canvas: &mut Canvas, row: &Row) {
     canvas.text("name", 24.0, y + 19.0, name);
     summary(canvas, row, y + 33.5);
     let mut seen: HashMap<(Option<Fate>, i64, usize), ()> = HashMap::new();
+    // Many works on one line become dots without figures.
+    let dense = row.works.len() > 24;
     for work in &row.works {
         let at = work.wrote.map(|(at, _)| at).or(work.read.map(|(at, _)| at)).unwrap_or_default();
         let cell = (canvas.x(at) / 5.0) as i64;
         let key = (work.wrote.map(|(_, fate)| fate), cell, work.client.unwrap_or(9) % 3);
         if seen.insert(key, ()).is_none() {
-            one_work(canvas, work, y + 21.0);
+            one_work(canvas, work, y + 21.0, dense);
         }
     }
     canvas.y += 42.0;
@@ -196,7 +198,7 @@ fn summary(canvas: &mut Canvas, row: &Row, y: f64) {
     canvas.text(class, 24.0, y, &text);
 }
 
-fn one_work(canvas: &mut Canvas, work: &Work, middle: f64) {
+fn one_work(canvas: &mut Canvas, work: &Work, middle: f64, dense: bool) {
     let colour = work.client.map(|client| client % 6);
     // Works that overlap in time lie beside each other.
     let y = middle + (work.client.unwrap_or(1) % 3) as f64 * 7.0 - 7.0;
@@ -207,7 +209,7 @@ fn one_work(canvas: &mut Canvas, work: &Work, middle: f64) {
             r#"<path class="{stroke}" stroke-width="1.8" opacity=".7" d="M{x} {y}H{to}"/>"#
         ));
     }
-    if let Some((at, refused)) = work.read {
+    if let Some((at, refused)) = work.read.filter(|(_, refused)| !dense || *refused) {
         let (x, y) = (n(canvas.x(at)), n(y));
         let class = if refused { "hollow" } else { &format!("hollow {stroke}") };
         canvas.add(format_args!(
@@ -224,8 +226,14 @@ fn one_work(canvas: &mut Canvas, work: &Work, middle: f64) {
         Fate::Refused => format!("write of {} refused by the fence", work.value),
     };
     let x = canvas.x(at);
+    if dense && is == Fate::Accepted {
+        let (x, y) = (n(x), n(y));
+        return canvas.add(format_args!(
+            r#"<circle class="ok" cx="{x}" cy="{y}" r="3.2"><title>{title}</title></circle>"#
+        ));
+    }
     fate(canvas, &n(x), &n(y), is, &title);
-    if is != Fate::Refused && x + 30.0 < WIDTH && x > LEFT {
+    if !dense && is != Fate::Refused && x + 30.0 < WIDTH && x > LEFT {
         canvas.text("value", x + 10.0, y + 4.0, &format!("={}", work.value));
     }
 }

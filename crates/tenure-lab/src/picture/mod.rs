@@ -6,14 +6,18 @@ mod checks;
 mod escape;
 mod headline;
 mod lanes;
+mod matrix;
 mod page;
 mod scene;
 mod story;
 mod svg;
 mod terminal;
+#[cfg(test)]
+mod tests;
 
 pub use self::headline::{duration, headline};
-pub use self::page::html;
+pub use self::matrix::{Cell, Head, Table, matrix};
+pub use self::page::{embedded, figure, html};
 pub use self::terminal::{table, terminal};
 
 use crate::check::Report;

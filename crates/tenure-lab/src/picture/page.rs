@@ -50,8 +50,7 @@ pub fn html(history: &History, report: &Report, judgement: &Judgement) -> String
              <code>tenure lab replay THIS.html</code></p></footer>\n";
     let scene = Scene::of(history, report);
     body += &crosshair(scene.from, scene.to);
-    let embedded = embedded(history);
-    document(&format!("{title} · {name}"), &body, &embedded)
+    document(&format!("{title} · {name}"), &body, &embed(history))
 }
 
 /// A whole page around a body.
@@ -66,8 +65,8 @@ pub(super) fn document(title: &str, body: &str, tail: &str) -> String {
     )
 }
 
-/// The drawing with its caption and legend.
-pub(super) fn figure(history: &History, report: &Report, judgement: &Judgement) -> String {
+/// The drawing of a run with its legend and caption, to stand in a page of [`matrix`](super::matrix).
+pub fn figure(history: &History, report: &Report, judgement: &Judgement) -> String {
     let drawing = svg::draw(&Scene::of(history, report), None);
     let caption = xml(&story::caption(report, judgement.measured));
     format!("<figure>{drawing}{}<figcaption>{caption}</figcaption></figure>\n", legend(&drawing))
@@ -206,13 +205,24 @@ fn checks(report: &Report, judgement: &Judgement) -> String {
     text + "</table></details>\n"
 }
 
-/// The history, where [`History::read`] of a page finds it.
-fn embedded(history: &History) -> String {
+/// The history inside a page, as lines of JSON; none if it is no page of the lab. Empty lines stand
+/// for what was before, so that an error names the line of the page.
+pub fn embedded(page: &str) -> Option<String> {
+    let begin = page.find(SCRIPT)? + SCRIPT.len();
+    let lines = page[begin..].split("</script>").next()?;
+    let before = page[..begin].matches('\n').count();
+    Some("\n".repeat(before) + lines)
+}
+
+/// Where a page keeps its history.
+const SCRIPT: &str = "<script type=\"application/jsonl\" id=\"history\">";
+
+fn embed(history: &History) -> String {
     let mut lines = Vec::new();
     // Writing to memory cannot fail; a header without a name stays out.
     let _always = history.write(&mut lines);
     let lines = script(&String::from_utf8_lossy(&lines));
-    format!("<script type=\"application/jsonl\" id=\"history\">\n{lines}</script>\n")
+    format!("{SCRIPT}\n{lines}</script>\n")
 }
 
 /// A line under the pointer that tells the time. Everything else works without it.

@@ -153,6 +153,9 @@ fn tick(at: u64, step: u64) -> String {
     }
 }
 
+/// More rows of faults would push the lanes off the screen.
+const FAULTS: usize = 6;
+
 /// Faults in as few rows as their labels need, each with a line down through the lanes.
 fn faults(canvas: &mut Canvas, scene: &Scene<'_>) {
     if scene.faults.is_empty() {
@@ -160,7 +163,7 @@ fn faults(canvas: &mut Canvas, scene: &Scene<'_>) {
     }
     let mut ends: Vec<f64> = Vec::new();
     let top = canvas.y;
-    for fault in scene.faults.iter().take(24) {
+    for fault in scene.faults.iter().take(60) {
         let label = short(&label(fault), 64);
         let wide = width(&label, 12.5) + 14.0;
         let x = canvas.x(fault.from);
@@ -170,11 +173,12 @@ fn faults(canvas: &mut Canvas, scene: &Scene<'_>) {
         let before = !inside && to + wide + 12.0 > RIGHT;
         let from = if before { x - wide - 12.0 } else { x };
         let end = if inside || before { to + 8.0 } else { to + wide + 12.0 };
-        let row = ends.iter().position(|&taken| taken < from).unwrap_or(ends.len());
-        if row == ends.len() {
-            ends.push(end);
-        }
-        ends[row] = end;
+        let free = ends.iter().position(|&taken| taken < from);
+        let row = free.unwrap_or(ends.len()).min(FAULTS);
+        // Where there is no room for words, the mark has to do, with its words for the pointer.
+        let label = if row < FAULTS { label } else { String::new() };
+        ends.resize(ends.len().max(row + 1), f64::MIN);
+        ends[row] = if row < FAULTS { end } else { f64::MIN };
         let y = top + row as f64 * 27.0;
         one_fault(canvas, fault, &label, y, inside, before);
     }
@@ -196,6 +200,7 @@ fn one_fault(
 ) {
     let x = canvas.x(fault.from);
     let to = fault.to.map_or(x, |to| canvas.x(to));
+    canvas.add(format_args!("<g><title>{}</title>", xml(&self::label(fault))));
     if fault.to.is_some() {
         canvas.rect("fault", x, y, (to - x).max(3.0), 22.0, 4.0);
     } else {
@@ -204,7 +209,9 @@ fn one_fault(
             r#"<path class="fault" transform="translate({x} {y})" d="M2 0L-6 10H-1L-3 17L6 6H1Z"/>"#
         ));
     }
+    canvas.add("</g>");
     match (inside, before) {
+        _ if label.is_empty() => {}
         (true, _) => canvas.text("infault", x + 8.0, y + 15.5, label),
         (_, true) => {
             let x = n(x - 10.0);

@@ -32,6 +32,10 @@ pub(crate) struct Matrix {
     #[arg(long, value_name = "N", default_value_t = 1)]
     times: u32,
 
+    /// Write the table and the picture of every run to this file, as one page of HTML
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
     /// Write the table to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -59,6 +63,10 @@ pub(super) fn run(args: &Matrix) -> Result<u8, Failure> {
         }
     }
     output::print(&table.terminal())?;
+    if let Some(path) = &args.html {
+        let about = format!("Real servers, real faults, {} s.", start.elapsed().as_secs());
+        write(path, |file| Ok(file.write_all(table.html(&about).as_bytes())?))?;
+    }
     if let Some(path) = &args.json {
         write(path, |mut file| Ok(serde_json::to_writer_pretty(&mut file, &table)?))?;
     }

@@ -5,6 +5,7 @@ mod matrix;
 mod play;
 mod replay;
 mod run;
+mod simulate;
 
 use std::path::PathBuf;
 
@@ -29,6 +30,7 @@ enum Verb {
     Run(run::Run),
     Matrix(matrix::Matrix),
     Replay(replay::Replay),
+    Simulate(simulate::Simulate),
     #[command(hide = true)]
     Play(play::Play),
 }
@@ -40,6 +42,7 @@ pub(super) fn run(args: Lab) -> Result<u8, Failure> {
         Verb::Matrix(args) => matrix::run(&args),
         Verb::Play(args) => play::run(&args),
         Verb::Replay(args) => replay::run(&args),
+        Verb::Simulate(args) => simulate::run(&args),
     }
 }
 

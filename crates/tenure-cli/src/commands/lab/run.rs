@@ -15,7 +15,7 @@ use tenure_lab::verdict::Outcome;
 
 use super::{failed, program, unknown};
 use crate::failure::Failure;
-use crate::output::{self, Harmless};
+use crate::output::{self, Harmless, Paint};
 
 /// Play a scenario on a lock, with real servers and a real fault
 ///
@@ -41,6 +41,10 @@ pub(crate) struct Run {
     /// Write what happened to this file, as lines of JSON, for `tenure lab replay`
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
+
+    /// Write the picture to this file, as one page of HTML with the history inside
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 
     /// Write the verdict and all that the checkers found to this file, as JSON
     #[arg(long, value_name = "FILE")]
@@ -82,18 +86,17 @@ fn tell(args: &Run, played: &Played) -> Result<(), Failure> {
             return output::print(&format!("skipped: {}\n", Harmless(reason)));
         }
     };
-    let mut text = format!("{}\n", Harmless(&picture::headline(&run.report)));
+    let (history, report, judgement) = (&run.history, &run.report, &run.judgement);
+    let colour = Paint::stdout().wanted();
+    let mut text = picture::terminal(history, report, judgement, colour);
     if let Some(fence) = args.fence {
-        text += &format!("{}\n", fenced(fence, &run.report));
+        text += &format!("{}\n", fenced(fence, report));
     }
-    let (judgement, expected) = (&run.judgement, &run.history.header.expected);
-    text += &format!(
-        "{}  {}: {}; expected {expected}\n",
-        judgement.measured.symbol(),
-        judgement.outcome.text(),
-        judgement.why,
-    );
     output::print(&text)?;
+    if let Some(path) = &args.html {
+        let page = picture::html(history, report, judgement);
+        write(path, |file| Ok(file.write_all(page.as_bytes())?))?;
+    }
     if let Some(path) = &args.history {
         write(path, |file| run.history.write(file))?;
     }
