@@ -84,7 +84,7 @@ pub fn play(
         Ok(rig) => rig,
         Err(error) => return Ok(Played::Skipped(format!("{error:#}"))),
     };
-    let mut stage = Stage::set(&rig, lock, scenario.lease(lock), program)?;
+    let mut stage = Stage::set(&rig, lock, (scenario.lease(lock), scenario.limit(lock)), program)?;
     (scenario.play)(&mut stage)?;
     let header = Header {
         scenario: scenario.name.to_owned(),

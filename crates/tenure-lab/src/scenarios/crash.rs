@@ -66,7 +66,7 @@ fn recover(stage: &mut Stage<'_>) -> Result<()> {
 
 /// B gets the lock and works, or never gets it.
 pub(super) fn take_over(stage: &mut Stage<'_>) -> Result<()> {
-    if stage.answer_watching("B", stage.lease * 4)?.is_some() {
+    if stage.answer_watching("B", stage.limit)?.is_some() {
         stage.read("B")?;
         stage.finish_work("B")?;
     }

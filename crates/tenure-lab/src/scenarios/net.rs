@@ -14,7 +14,7 @@ pub(super) fn partition(stage: &mut Stage<'_>) -> Result<()> {
     stage.fault("F10", "A is cut off from the server", "A");
     stage.link("A")?.cut()?;
     stage.ask("B", None)?;
-    let granted = stage.answer_watching("B", stage.lease * 4)?.is_some();
+    let granted = stage.answer_watching("B", stage.limit)?.is_some();
     if granted {
         stage.read("B")?;
     }
@@ -49,7 +49,7 @@ pub(super) fn late_grant(stage: &mut Stage<'_>) -> Result<()> {
     stage.ask("A", None)?;
     stage.wait_held()?;
     stage.ask("B", None)?;
-    let granted = stage.answer_watching("B", stage.lease * 4)?.is_some();
+    let granted = stage.answer_watching("B", stage.limit)?.is_some();
     if granted {
         stage.read("B")?;
     }
@@ -85,7 +85,7 @@ pub(super) fn answer_lost(stage: &mut Stage<'_>) -> Result<()> {
     stage.ask("A", None)?;
     if stage.answer("A")? == Answer::Unanswered {
         stage.ask("A", None)?;
-        if stage.answer_watching("A", stage.lease * 4)?.is_none() {
+        if stage.answer_watching("A", stage.limit)?.is_none() {
             return Ok(());
         }
     }
@@ -112,7 +112,7 @@ pub(super) fn wakeup_lost(stage: &mut Stage<'_>) -> Result<()> {
 
 /// Code by hand sees an error when its connection breaks, and asks again.
 fn take_over_again(stage: &mut Stage<'_>) -> Result<()> {
-    match stage.answer_watching("B", stage.lease * 4)? {
+    match stage.answer_watching("B", stage.limit)? {
         None => Ok(()),
         Some(Answer::Granted { .. }) => {
             stage.read("B")?;

@@ -61,6 +61,8 @@ impl Stage<'_> {
         while Instant::now() < end && !self.someone_waits()? {
             std::thread::sleep(LOOK_EVERY);
         }
+        // One who subscribes looks once more, then waits.
+        std::thread::sleep(SETTLE);
         Ok(())
     }
 
@@ -178,5 +180,7 @@ impl Stage<'_> {
 
 /// How often the server is looked at while waiting for it to show something.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Time for one question of a waiter.
+const SETTLE: Duration = Duration::from_millis(50);
 /// For waiters that nobody can see.
 const MOMENT: Duration = Duration::from_millis(250);

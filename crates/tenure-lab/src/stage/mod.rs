@@ -77,6 +77,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) key: String,
     /// The lease that clients ask for.
     pub(crate) lease: Duration,
+    /// How long one who waits is waited for.
+    pub(crate) limit: Duration,
     program: PathBuf,
     clock: Clock,
     recorder: Arc<Recorder>,
@@ -93,7 +95,7 @@ impl<'a> Stage<'a> {
     pub(crate) fn set(
         rig: &'a Rig,
         lock: &'static Lock,
-        lease: Duration,
+        (lease, limit): (Duration, Duration),
         program: &Path,
     ) -> Result<Stage<'a>> {
         let clock = Clock::begin();
@@ -119,6 +121,7 @@ impl<'a> Stage<'a> {
             rig,
             key,
             lease,
+            limit,
             program,
             clock,
             recorder,
