@@ -12,5 +12,7 @@ pub mod rig;
 pub mod run;
 pub mod scenarios;
 pub mod schemes;
+#[cfg(test)]
+mod script;
 pub mod stage;
 pub mod verdict;

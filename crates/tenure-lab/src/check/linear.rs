@@ -5,6 +5,7 @@
 //! answer, and the server may take the lock away by itself, but not before the holder's own deadline.
 //! Asks without an answer are left out: they may have had an effect or none, and can only forbid.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use serde::Serialize;
@@ -39,8 +40,8 @@ pub struct Window {
     pub hold: u64,
 }
 
-/// So much is remembered per window before it is given up.
-const PATIENCE: usize = 2_000_000;
+/// So many places are remembered per window before it is given up.
+const PATIENCE: usize = 300_000;
 
 /// Searches each key, window by window.
 pub fn check(holds: &Holds<'_>) -> Linear {
@@ -76,6 +77,8 @@ struct Step {
     hold: u64,
     from: u64,
     to: u64,
+    /// When the attempt that it belongs to is over.
+    over: u64,
     what: Effect,
 }
 
@@ -113,7 +116,10 @@ fn steps(holds: &[&Hold<'_>]) -> Vec<Step> {
     let mut steps = Vec::with_capacity(holds.len() * 2);
     for hold in holds {
         let Some(granted) = hold.granted else { continue };
-        let mut step = |from, to, what| steps.push(Step { hold: hold.id, from, to, what });
+        let first = steps.len();
+        let mut step = |from, to, what| {
+            steps.push(Step { hold: hold.id, from, to, over: OPEN, what });
+        };
         step(hold.asked, granted, Effect::Grant(hold.token));
         let ends = hold.certain_end().unwrap_or(granted);
         let begin = hold.releasing.or(hold.released.map(|(at, _)| at));
@@ -126,19 +132,21 @@ fn steps(holds: &[&Hold<'_>]) -> Vec<Step> {
             _ if ends != OPEN => step(ends, next(ends), Effect::End),
             _ => {}
         }
+        let ends = steps[first + 1..].iter().map(|step| step.to).max();
+        steps[first..].iter_mut().for_each(|step| step.over = ends.unwrap_or(OPEN));
     }
     steps.sort_by_key(|step| (step.from, step.to));
     steps
 }
 
-/// Cuts where every step so far is over.
+/// Cuts where every attempt so far is over: nobody holds there.
 fn windows(steps: &[Step]) -> impl Iterator<Item = &[Step]> {
     let mut rest = steps;
     std::iter::from_fn(move || {
-        let mut open = rest.first()?.to;
+        let mut open = rest.first()?.over;
         let cut = rest.iter().position(|step| {
             let over = step.from > open;
-            open = open.max(step.to);
+            open = open.max(step.over);
             over
         });
         let (window, after) = rest.split_at(cut.unwrap_or(rest.len()));
@@ -170,92 +178,126 @@ impl State {
     }
 }
 
-/// Where the search stands: all steps before `first` are done, and these beyond it.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Place {
-    first: usize,
-    beyond: Vec<usize>,
-    state: State,
-}
-
 /// Searches an order, as Wing and Gong do, with Lowe's memory of the places that were seen. The
 /// error is the step at which the farthest order failed, or none if patience ended.
 fn explain(steps: &[Step], highest: Option<u64>) -> Result<(), Option<usize>> {
+    let mut search = Search::new(steps, State { holder: None, highest });
     let mut seen = HashSet::new();
-    let state = State { holder: None, highest };
-    let mut stack = vec![Place { first: 0, beyond: Vec::new(), state }];
-    let (mut farthest, mut kept) = (0, 0);
-    let tokens = sorted_tokens(steps);
-    while let Some(place) = stack.pop() {
-        if place.first == steps.len() {
+    let mut farthest = 0;
+    // Each place on the way: the step that led there, the state before it, and what may come next.
+    let mut way = vec![(None, search.state, search.next())];
+    while let Some((led, before, next)) = way.last_mut() {
+        let Some((step, state)) = next.pop() else {
+            if let Some(step) = *led {
+                search.undo(step, *before);
+            }
+            way.pop();
+            continue;
+        };
+        let before = search.state;
+        search.take(step, state);
+        if search.left == 0 {
             return Ok(());
         }
-        farthest = farthest.max(place.first);
-        if kept > PATIENCE.max(steps.len() * 16) {
+        farthest = farthest.max(search.first());
+        if seen.len() > PATIENCE.max(steps.len() * 4) {
             return Err(None);
         }
-        let before = stack.len();
-        place.each_next(steps, &tokens, |next| {
-            if !seen.contains(&next) {
-                kept += 1 + next.beyond.len();
-                seen.insert(next.clone());
-                stack.push(next);
-            }
-        });
-        // The step that has to end first is the most likely one: it is tried first.
-        stack[before..].reverse();
+        let next = search.next();
+        // A place with one way out need not be remembered: the next fork is.
+        if next.len() < 2 || seen.insert((search.place, search.state)) {
+            way.push((Some(step), before, next));
+        } else {
+            search.undo(step, before);
+        }
     }
     Err(Some(farthest))
 }
 
-fn sorted_tokens(steps: &[Step]) -> Vec<u64> {
-    let mut tokens: Vec<u64> = steps.iter().filter_map(Step::token).collect();
-    tokens.sort_unstable();
-    tokens
+/// The steps that are not yet in order, as a list that steps leave and come back to.
+struct Search<'a> {
+    steps: &'a [Step],
+    /// The next one of each, shifted by one: at 0 stands the first of all.
+    after: Vec<usize>,
+    before: Vec<usize>,
+    left: usize,
+    state: State,
+    /// A fingerprint of the set of steps in order; two sets share one by no chance that matters.
+    place: u128,
+    tokens: Vec<u64>,
 }
 
-impl Place {
-    /// The places that one more step leads to, likeliest first.
-    fn each_next(&self, steps: &[Step], tokens: &[u64], mut found: impl FnMut(Place)) {
-        let done = |at: usize| at < self.first || self.beyond.binary_search(&at).is_ok();
+impl<'a> Search<'a> {
+    fn new(steps: &'a [Step], state: State) -> Search<'a> {
+        let mut tokens: Vec<u64> = steps.iter().filter_map(Step::token).collect();
+        tokens.sort_unstable();
+        let after = (1..=steps.len() + 1).collect();
+        let before = (0..=steps.len() + 1).map(|at| at.saturating_sub(1)).collect();
+        Search { steps, after, before, left: steps.len(), state, place: 0, tokens }
+    }
+
+    /// The first step that is not yet in order.
+    fn first(&self) -> usize {
+        self.after[0].min(self.steps.len()) - 1
+    }
+
+    fn take(&mut self, step: usize, state: State) {
+        let (before, after) = (self.before[step + 1], self.after[step + 1]);
+        self.after[before] = after;
+        self.before[after] = before;
+        self.left -= 1;
+        self.place ^= fingerprint(step);
+        self.state = state;
+    }
+
+    fn undo(&mut self, step: usize, state: State) {
+        let (before, after) = (self.before[step + 1], self.after[step + 1]);
+        self.after[before] = step + 1;
+        self.before[after] = step + 1;
+        self.left += 1;
+        self.place ^= fingerprint(step);
+        self.state = state;
+    }
+
+    /// The steps that may come next and the states that they lead to, likeliest last.
+    fn next(&self) -> Vec<(usize, State)> {
         // Nothing may come after a step that is over before it begins.
-        let mut limit = OPEN;
-        let mut open = Vec::new();
-        for (at, step) in steps.iter().enumerate().skip(self.first) {
-            if step.from > limit {
-                break;
-            }
-            if !done(at) {
-                limit = limit.min(step.to);
-                open.push(at);
-            }
+        let (mut limit, mut open) = (OPEN, Vec::new());
+        let mut at = self.after[0];
+        while let Some(step) = self.steps.get(at - 1).filter(|step| step.from <= limit) {
+            limit = limit.min(step.to);
+            open.push(at - 1);
+            at = self.after[at];
         }
-        open.retain(|&at| steps[at].from <= limit);
-        open.sort_by_key(|&at| (steps[at].to, at));
+        open.retain(|&at| self.steps[at].from <= limit);
+        // The step that has to end first is the most likely one.
+        open.sort_unstable_by_key(|&at| (Reverse(self.steps[at].to), Reverse(at)));
         // Tokens grow, so the lowest one that is left has to come next.
-        let lowest = tokens.get(tokens.partition_point(|&token| Some(token) <= self.state.highest));
+        let given = self.tokens.partition_point(|&token| Some(token) <= self.state.highest);
+        let lowest = self.tokens.get(given);
+        let mut next = Vec::new();
         for at in open {
-            let token = steps[at].token();
+            let step = &self.steps[at];
+            let token = step.token();
             if token.is_some() && token.as_ref() != lowest {
                 continue;
             }
-            if let Some(state) = self.state.after(&steps[at]) {
-                found(self.with(at, state));
+            if step.optional() && self.state.holder != Some(step.hold) {
+                next.push((at, self.state));
             }
-            if steps[at].optional() && self.state.holder != Some(steps[at].hold) {
-                found(self.with(at, self.state));
-            }
-        }
-    }
-
-    fn with(&self, at: usize, state: State) -> Place {
-        let mut next = Place { first: self.first, beyond: self.beyond.clone(), state };
-        next.beyond.push(at);
-        next.beyond.sort_unstable();
-        while next.beyond.first() == Some(&next.first) {
-            next.beyond.remove(0);
-            next.first += 1;
+            next.extend(self.state.after(step).map(|state| (at, state)));
         }
         next
     }
+}
+
+/// A number of its own for each step.
+fn fingerprint(step: usize) -> u128 {
+    let mix = |mut z: u64| {
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let seed = (step as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    u128::from(mix(seed)) << 64 | u128::from(mix(!seed))
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::holds::{Hold, Holds};
-use crate::history::{History, What};
+use crate::history::{Event, History, What};
 
 /// How the lock lives.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -83,9 +83,8 @@ pub fn check(history: &History, holds: &Holds<'_>) -> Liveness {
     let faults = Faults::of(history, holds.end);
     let mut liveness = Liveness { lease, ..Liveness::default() };
     for (key, holds_of_key) in holds.by_key() {
-        for mut gap in gaps(key, &holds_of_key, &faults, holds.end) {
-            let before = holds_of_key.iter().find(|hold| Some(hold.id) == gap.after);
-            gap.recovery = judge(&gap, before.copied(), lease, history);
+        for (mut gap, before) in gaps(key, &holds_of_key, &faults, holds.end) {
+            gap.recovery = judge(&gap, before, lease, history);
             liveness.take(gap);
         }
     }
@@ -162,9 +161,14 @@ enum Step {
 }
 
 /// Walks over all begins and ends of holding and wanting of one key.
-fn gaps(key: &str, holds: &[&Hold<'_>], faults: &Faults<'_>, end: u64) -> Vec<Gap> {
+fn gaps<'h, 'a>(
+    key: &str,
+    holds: &[&'h Hold<'a>],
+    faults: &Faults<'_>,
+    end: u64,
+) -> Vec<(Gap, Option<&'h Hold<'a>>)> {
     let (mut wanting, mut holding) = (0usize, 0usize);
-    let (mut since, mut before) = (None, None);
+    let (mut since, mut before): (_, Option<(&Hold<'_>, u64)>) = (None, None);
     let mut found = Vec::new();
     for (at, step, number) in steps(holds, faults, end) {
         match step {
@@ -181,7 +185,8 @@ fn gaps(key: &str, holds: &[&Hold<'_>], faults: &Faults<'_>, end: u64) -> Vec<Ga
             None if gap => since = Some((at, before)),
             Some((from, before)) if !gap => {
                 let recovered = step == Step::Holds || holds[number].granted == Some(at);
-                found.push(gap_of(key, faults, before, from, at, recovered));
+                let gap = gap_of(key, faults, before, from, at, recovered);
+                found.push((gap, before.map(|(hold, _)| hold)));
                 since = None;
             }
             _ => {}
@@ -247,7 +252,7 @@ fn judge(gap: &Gap, before: Option<&Hold<'_>>, lease: Option<u64>, history: &His
     if length < (left / 2).max(SECOND / 5) {
         return Recovery::Soon;
     }
-    let bound = lease.map(|lease| lease + (lease / 2).max(SECOND));
+    let bound = lease.map(|lease| lease.saturating_add((lease / 2).max(SECOND)));
     if bound.is_some_and(|bound| length <= bound) {
         return Recovery::Lease;
     }
@@ -260,18 +265,20 @@ const SECOND: u64 = 1_000_000_000;
 /// Whether the server would keep the lock for somebody who is gone: its last word names no end, or
 /// the end was pushed out again and again after the holder stopped working.
 fn for_ever(gap: &Gap, before: Option<&Hold<'_>>, history: &History) -> bool {
-    let seen: Vec<_> = history
-        .events
-        .iter()
-        .filter(|event| event.at >= gap.from)
-        .filter_map(|event| match &event.what {
-            What::Seen { holder, until } => Some((holder.is_some() || until.is_some(), *until)),
-            _ => None,
-        })
-        .collect();
-    let Some(&(held, until)) = seen.last() else { return false };
+    let seen = |event: &Event| match &event.what {
+        What::Seen { holder, until } => Some((holder.is_some() || until.is_some(), *until)),
+        _ => None,
+    };
+    let end = history.events.partition_point(|event| event.at <= gap.to);
+    let Some((held, until)) = history.events[..end].iter().rev().find_map(seen) else {
+        return false;
+    };
+    let begin = history.events.partition_point(|event| event.at < gap.from);
+    let seen: Vec<_> = history.events[begin..end].iter().filter_map(seen).collect();
     // A session of a client that lives ends with the session, sooner or later.
     let dead = before.is_none_or(|hold| hold.ended.is_some());
-    let pushed = seen.windows(2).filter(|pair| pair[1].1 > pair[0].1.map(|t| t + SECOND / 100));
+    let pushed = seen
+        .windows(2)
+        .filter(|pair| pair[1].1 > pair[0].1.map(|t| t.saturating_add(SECOND / 100)));
     (held && until.is_none() && dead) || pushed.count() >= 3
 }

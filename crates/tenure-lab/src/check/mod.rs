@@ -13,6 +13,11 @@ pub mod overlap;
 pub mod resource;
 pub mod token;
 
+#[cfg(test)]
+mod property;
+#[cfg(test)]
+mod tests;
+
 use serde::Serialize;
 
 use self::holds::Holds;

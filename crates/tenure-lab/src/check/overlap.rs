@@ -92,7 +92,7 @@ impl Overlap {
     fn end(&mut self, key: &str, since: Option<(u64, Vec<u64>)>, to: u64) {
         let Some((from, holds)) = since else { return };
         self.count += 1;
-        self.total += to - from;
+        self.total = self.total.saturating_add(to - from);
         self.longest = self.longest.max(to - from);
         if self.first.len() < TOLD {
             self.first.push(Stretch { key: key.to_owned(), from, to, holds });

@@ -18,7 +18,10 @@ use crate::check::resource::Tally;
 /// ```
 pub fn headline(report: &Report) -> String {
     let mut parts = vec![holders(report)];
-    parts.extend(stuck(report));
+    // A lock that did harm was not stuck, whoever had to wait.
+    if !report.control.harmed && report.overlap.certain.count == 0 {
+        parts.extend(stuck(report));
+    }
     parts.extend(updates(report));
     if report.tokens.equal > 0 {
         parts.push(plural(report.tokens.equal, "token given twice", "tokens given twice"));
