@@ -53,6 +53,7 @@ pub(super) fn dead_waiters(stage: &mut Stage<'_>) -> Result<()> {
 fn ask_unheard(stage: &mut Stage<'_>, id: &str) -> Result<()> {
     stage.client("A")?;
     stage.client("B")?;
+    stage.warm("A")?;
     stage.fault(id, "A's requests arrive, answers do not", "A");
     stage.link("A")?.cut_answers()?;
     stage.ask("A", None)?;

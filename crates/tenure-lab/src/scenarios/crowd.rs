@@ -7,33 +7,31 @@ use tenure_servers::wire::redis::ask;
 
 use crate::stage::Stage;
 
-const WAITERS: usize = 12;
+const WAITERS: [&str; 12] = ["B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M"];
 
 /// Twelve wait; each gets its turn. What does one hand-over cost the server?
 pub(super) fn herd(stage: &mut Stage<'_>) -> Result<()> {
-    for name in ["A", "B", "C", "D"] {
+    stage.client("A")?;
+    for name in WAITERS {
         stage.client(name)?;
     }
     stage.enter("A")?;
-    let key = stage.key.clone();
     let mut waiting = Vec::new();
-    for number in 0..WAITERS {
-        let name = ["B", "C", "D"][number % 3];
-        waiting.push((name, stage.ask_for(name, &key, None)?));
+    for name in WAITERS {
+        waiting.push((name, stage.ask(name, None)?));
     }
     stage.wait_waiting()?;
     ask(stage.rig.cluster()?.node().port(), &["CONFIG", "RESETSTAT"])?;
     stage.finish_work("A")?;
-    for _ in 0..WAITERS {
+    for _ in WAITERS {
         let Some(place) = stage.wait_granted(&waiting)? else { break };
-        let (name, hold) = waiting.swap_remove(place);
-        stage.turn_to(name, hold)?;
+        let (name, _) = waiting.swap_remove(place);
         stage.read(name)?;
         stage.finish_work(name)?;
     }
-    let cost = requests(stage)? as f64 / WAITERS as f64;
+    let cost = requests(stage)? as f64 / WAITERS.len() as f64;
     stage.measure("requests for one hand-over", cost, "");
-    stage.measure("limit: requests for one hand-over", WAITERS as f64, "");
+    stage.measure("limit: requests for one hand-over", WAITERS.len() as f64, "");
     Ok(())
 }
 

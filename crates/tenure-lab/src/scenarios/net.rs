@@ -44,6 +44,7 @@ pub(super) fn answers_lost(stage: &mut Stage<'_>) -> Result<()> {
 pub(super) fn late_grant(stage: &mut Stage<'_>) -> Result<()> {
     stage.client("A")?;
     stage.client("B")?;
+    stage.warm("A")?;
     stage.fault("F12", "answers to A are held up", "A");
     stage.link("A")?.cut_answers()?;
     stage.ask("A", None)?;
@@ -80,6 +81,7 @@ pub(super) fn late_grant(stage: &mut Stage<'_>) -> Result<()> {
 pub(super) fn answer_lost(stage: &mut Stage<'_>) -> Result<()> {
     stage.client("A")?;
     stage.client("B")?;
+    stage.warm("A")?;
     stage.blow("F13", "the answer to A's ask is lost", "A");
     stage.link("A")?.each(|proxy| proxy.swallow_answer(1))?;
     stage.ask("A", None)?;

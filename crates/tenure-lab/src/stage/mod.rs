@@ -150,12 +150,6 @@ impl<'a> Stage<'a> {
         self.client_on(name, link, &clock)
     }
 
-    /// Orders to a client are about this attempt from now on.
-    pub(crate) fn turn_to(&mut self, name: &str, hold: u64) -> Result<()> {
-        self.actor(name)?.hold = hold;
-        Ok(())
-    }
-
     /// Starts a client with this way to the server.
     pub(crate) fn client_on(
         &mut self,
@@ -240,6 +234,14 @@ impl<'a> Stage<'a> {
         self.ask(name, None)?;
         self.expect_grant(name)?;
         self.read(name).map(drop)
+    }
+
+    /// Takes another lock and gives it back, so that everything is connected and prepared.
+    pub(crate) fn warm(&mut self, name: &str) -> Result<()> {
+        let key = format!("{}-warm", self.key);
+        self.ask_for(name, &key, None)?;
+        self.expect_grant(name)?;
+        self.release(name).map(drop)
     }
 
     pub(crate) fn expect_grant(&mut self, name: &str) -> Result<()> {
