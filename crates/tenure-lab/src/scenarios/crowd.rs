@@ -31,7 +31,7 @@ pub(super) fn herd(stage: &mut Stage<'_>) -> Result<()> {
     }
     let cost = requests(stage)? as f64 / WAITERS.len() as f64;
     stage.measure("requests for one hand-over", cost, "");
-    stage.measure("limit: requests for one hand-over", WAITERS.len() as f64, "");
+    stage.measure("limit: requests for one hand-over", 3.0, "");
     Ok(())
 }
 

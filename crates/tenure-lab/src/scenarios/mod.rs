@@ -98,9 +98,9 @@ impl Scenario {
 
     /// How long one who waits is waited for: some leases where it is expected to be stuck, else
     /// for as long as a busy machine may take.
-    pub(crate) fn limit(&self, lock: &Lock) -> Duration {
+    pub(crate) fn limit(&self, lock: &Lock, lease: Duration) -> Duration {
         let stuck = self.expected(lock).is_ok_and(|cell| cell == "T+" || cell == "∞");
-        if stuck { self.lease(lock) * 4 } else { LONGEST_WAIT }
+        if stuck { lease * 4 } else { LONGEST_WAIT }
     }
 
     pub(crate) fn options(&self) -> Options {

@@ -236,10 +236,9 @@ impl<'a> Stage<'a> {
         self.read(name).map(drop)
     }
 
-    /// Takes another lock and gives it back, so that everything is connected and prepared.
+    /// Takes the lock and gives it back, so that everything is connected and prepared.
     pub(crate) fn warm(&mut self, name: &str) -> Result<()> {
-        let key = format!("{}-warm", self.key);
-        self.ask_for(name, &key, None)?;
+        self.ask(name, None)?;
         self.expect_grant(name)?;
         self.release(name).map(drop)
     }
