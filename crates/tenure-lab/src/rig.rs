@@ -4,6 +4,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
+use tenure_servers::wire::http::{self, json_field};
+use tenure_servers::wire::mysql::Mysql;
+use tenure_servers::wire::postgres::Postgres;
+use tenure_servers::wire::{redis, zookeeper};
 use tenure_servers::{Cluster, Direction, Options, Proxy, Topology};
 
 use crate::schemes::{Lock, Make};
@@ -55,7 +59,9 @@ impl Rig {
 
     /// The server's name and version, for people.
     pub fn server(&self) -> String {
-        self.topology.map_or(String::new(), |topology| topology.name().to_owned())
+        let Some(cluster) = &self.cluster else { return String::new() };
+        let version = version(cluster).unwrap_or_default();
+        format!("{} {version}", cluster.topology()).trim_end().to_owned()
     }
 
     /// A folder for what belongs to the run.
@@ -144,4 +150,25 @@ impl Link {
     pub(crate) fn heal(&self) -> Result<()> {
         self.each(Proxy::heal)
     }
+}
+
+fn version(cluster: &Cluster) -> Option<String> {
+    let port = cluster.node().port();
+    let text = match cluster.topology().server() {
+        "consul" => json_field(&http::get(port, "/v1/agent/self").ok()?, "Version")?,
+        "etcd" => json_field(&http::get(port, "/version").ok()?, "etcdserver")?,
+        "mariadb" => Mysql::connect(port).ok()?.query("select version()").ok()?.pop()?,
+        "postgres" => Postgres::connect(port).ok()?.query("show server_version").ok()?.pop()?,
+        "redis" => {
+            let info = redis::ask(port, &["INFO", "server"]).ok()?;
+            let line = info.text()?.lines().find_map(|line| line.strip_prefix("redis_version:"));
+            line?.to_owned()
+        }
+        _ => {
+            let text = zookeeper::four_letters(port, "srvr").ok()?;
+            text.split_once("version: ")?.1.split('-').next()?.to_owned()
+        }
+    };
+    // Without what the packager added.
+    text.split([' ', '-']).next().map(str::to_owned)
 }

@@ -53,6 +53,7 @@ pub(super) fn dead_waiters(stage: &mut Stage<'_>) -> Result<()> {
 fn ask_unheard(stage: &mut Stage<'_>, id: &str) -> Result<()> {
     stage.client("A")?;
     stage.client("B")?;
+    stage.warm("A")?;
     stage.fault(id, "A's requests arrive, answers do not", "A");
     stage.link("A")?.cut_answers()?;
     stage.ask("A", None)?;
@@ -66,7 +67,7 @@ fn recover(stage: &mut Stage<'_>) -> Result<()> {
 
 /// B gets the lock and works, or never gets it.
 pub(super) fn take_over(stage: &mut Stage<'_>) -> Result<()> {
-    if stage.answer_watching("B", stage.lease * 4)?.is_some() {
+    if stage.answer_watching("B", stage.limit)?.is_some() {
         stage.read("B")?;
         stage.finish_work("B")?;
     }

@@ -7,42 +7,46 @@ use tenure_servers::wire::redis::ask;
 
 use crate::stage::Stage;
 
-const WAITERS: usize = 12;
+const WAITERS: [&str; 12] = ["B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M"];
 
 /// Twelve wait; each gets its turn. What does one hand-over cost the server?
 pub(super) fn herd(stage: &mut Stage<'_>) -> Result<()> {
-    for name in ["A", "B", "C", "D"] {
+    stage.client("A")?;
+    for name in WAITERS {
         stage.client(name)?;
     }
     stage.enter("A")?;
-    let key = stage.key.clone();
     let mut waiting = Vec::new();
-    for number in 0..WAITERS {
-        let name = ["B", "C", "D"][number % 3];
-        waiting.push((name, stage.ask_for(name, &key, None)?));
+    for name in WAITERS {
+        waiting.push((name, stage.ask(name, None)?));
     }
     stage.wait_waiting()?;
-    let before = requests(stage)?;
+    ask(stage.rig.cluster()?.node().port(), &["CONFIG", "RESETSTAT"])?;
     stage.finish_work("A")?;
-    for _ in 0..WAITERS {
+    for _ in WAITERS {
         let Some(place) = stage.wait_granted(&waiting)? else { break };
-        let (name, hold) = waiting.swap_remove(place);
-        stage.turn_to(name, hold)?;
+        let (name, _) = waiting.swap_remove(place);
         stage.read(name)?;
         stage.finish_work(name)?;
     }
-    let cost = (requests(stage)? - before) as f64 / WAITERS as f64;
+    let cost = requests(stage)? as f64 / WAITERS.len() as f64;
     stage.measure("requests for one hand-over", cost, "");
-    stage.measure("limit: requests for one hand-over", WAITERS as f64, "");
+    stage.measure("limit: requests for one hand-over", 3.0, "");
     Ok(())
 }
 
-/// How many requests the server has read from its clients.
+/// How many requests the server has had. What a script does counts as well, so where scripts are
+/// used only they are counted.
 fn requests(stage: &Stage<'_>) -> Result<u64> {
-    let info = ask(stage.rig.cluster()?.node().port(), &["INFO", "stats"])?;
-    let text = info.text().unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
-    Ok(line.unwrap_or("0").trim().parse()?)
+    let info = ask(stage.rig.cluster()?.node().port(), &["INFO", "commandstats"])?;
+    let (mut all, mut scripts) = (0, 0);
+    for line in info.text().unwrap_or_default().lines() {
+        let Some((name, rest)) = line.split_once(":calls=") else { continue };
+        let calls: u64 = rest.split(',').next().unwrap_or_default().parse()?;
+        all += calls;
+        scripts += if name.starts_with("cmdstat_eval") { calls } else { 0 };
+    }
+    Ok(if scripts > 0 { scripts } else { all })
 }
 
 /// A takes locks with names that are meant to confuse; B must get none of them, and every name is a

@@ -96,6 +96,13 @@ impl Scenario {
         }
     }
 
+    /// How long one who waits is waited for: some leases where it is expected to be stuck, else
+    /// for as long as a busy machine may take.
+    pub(crate) fn limit(&self, lock: &Lock, lease: Duration) -> Duration {
+        let stuck = self.expected(lock).is_ok_and(|cell| cell == "T+" || cell == "∞");
+        if stuck { lease * 4 } else { LONGEST_WAIT }
+    }
+
     pub(crate) fn options(&self) -> Options {
         match self.needs {
             Needs::Clock => Options::default().clock(),
@@ -104,6 +111,9 @@ impl Scenario {
         }
     }
 }
+
+/// A run takes twenty seconds at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
 /// Every scenario, the one to start with first.
 pub static SCENARIOS: &[Scenario] = &[

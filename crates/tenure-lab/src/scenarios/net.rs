@@ -14,7 +14,7 @@ pub(super) fn partition(stage: &mut Stage<'_>) -> Result<()> {
     stage.fault("F10", "A is cut off from the server", "A");
     stage.link("A")?.cut()?;
     stage.ask("B", None)?;
-    let granted = stage.answer_watching("B", stage.lease * 4)?.is_some();
+    let granted = stage.answer_watching("B", stage.limit)?.is_some();
     if granted {
         stage.read("B")?;
     }
@@ -44,12 +44,13 @@ pub(super) fn answers_lost(stage: &mut Stage<'_>) -> Result<()> {
 pub(super) fn late_grant(stage: &mut Stage<'_>) -> Result<()> {
     stage.client("A")?;
     stage.client("B")?;
+    stage.warm("A")?;
     stage.fault("F12", "answers to A are held up", "A");
     stage.link("A")?.cut_answers()?;
     stage.ask("A", None)?;
     stage.wait_held()?;
     stage.ask("B", None)?;
-    let granted = stage.answer_watching("B", stage.lease * 4)?.is_some();
+    let granted = stage.answer_watching("B", stage.limit)?.is_some();
     if granted {
         stage.read("B")?;
     }
@@ -80,12 +81,13 @@ pub(super) fn late_grant(stage: &mut Stage<'_>) -> Result<()> {
 pub(super) fn answer_lost(stage: &mut Stage<'_>) -> Result<()> {
     stage.client("A")?;
     stage.client("B")?;
+    stage.warm("A")?;
     stage.blow("F13", "the answer to A's ask is lost", "A");
     stage.link("A")?.each(|proxy| proxy.swallow_answer(1))?;
     stage.ask("A", None)?;
     if stage.answer("A")? == Answer::Unanswered {
         stage.ask("A", None)?;
-        if stage.answer_watching("A", stage.lease * 4)?.is_none() {
+        if stage.answer_watching("A", stage.limit)?.is_none() {
             return Ok(());
         }
     }
@@ -112,7 +114,7 @@ pub(super) fn wakeup_lost(stage: &mut Stage<'_>) -> Result<()> {
 
 /// Code by hand sees an error when its connection breaks, and asks again.
 fn take_over_again(stage: &mut Stage<'_>) -> Result<()> {
-    match stage.answer_watching("B", stage.lease * 4)? {
+    match stage.answer_watching("B", stage.limit)? {
         None => Ok(()),
         Some(Answer::Granted { .. }) => {
             stage.read("B")?;

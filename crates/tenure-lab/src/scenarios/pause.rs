@@ -40,7 +40,7 @@ pub(super) fn wrong_owner(stage: &mut Stage<'_>) -> Result<()> {
     stage.enter("A")?;
     stage.stop("A", "F04")?;
     // B comes when the lock is free, so that nobody has to wait for it.
-    if !stage.freed_within(stage.lease * 4)? {
+    if !stage.freed_within(stage.limit)? {
         stage.ask("B", None)?;
         stage.go_on("A")?;
         return in_turn(stage);
@@ -67,7 +67,7 @@ fn overtake(stage: &mut Stage<'_>, id: &str) -> Result<bool> {
     stage.enter("A")?;
     stage.stop("A", id)?;
     stage.ask("B", None)?;
-    let granted = stage.answer_watching("B", stage.lease * 4)?.is_some();
+    let granted = stage.answer_watching("B", stage.limit)?.is_some();
     if granted {
         stage.read("B")?;
     }

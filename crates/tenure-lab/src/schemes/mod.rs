@@ -143,7 +143,7 @@ pub static LOCKS: &[Lock] = &[
     own("redlock", "tenure on five Redis masters", Some(Topology::Redis5), 2000, REDLOCK),
     own("postgres", "a row with an expiry", Some(Topology::Postgres), 1000, "mode=lease"),
     own("postgres-session", "advisory lock", Some(Topology::Postgres), 2000, "mode=session"),
-    own("postgres-row", "row lock", Some(Topology::Postgres), 2000, "mode=row"),
+    own("postgres-row", "row lock", Some(Topology::Postgres), 2000, "mode=row&rows=50"),
     own("mysql", "a row with an expiry", Some(Topology::Mariadb), 1000, ""),
     own("mysql-session", "GET_LOCK", Some(Topology::Mariadb), 2000, "mode=session"),
     own(

@@ -31,12 +31,14 @@ impl Stage<'_> {
         Ok(seen)
     }
 
-    /// Waits until the server shows the lock as held.
+    /// Waits until the server shows the lock as held. A client whose first answer has to come
+    /// before it asks for the lock never gets that far.
     pub(crate) fn wait_held(&mut self) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + EFFECT;
         while !self.look()? {
             if Instant::now() >= end {
-                bail!("the server never showed the lock as held");
+                self.remark(FAULT, "the request had no effect: an answer was needed before it");
+                break;
             }
             std::thread::sleep(LOOK_EVERY);
         }
@@ -61,6 +63,8 @@ impl Stage<'_> {
         while Instant::now() < end && !self.someone_waits()? {
             std::thread::sleep(LOOK_EVERY);
         }
+        // One who subscribes looks once more, then waits.
+        std::thread::sleep(SETTLE);
         Ok(())
     }
 
@@ -178,5 +182,9 @@ impl Stage<'_> {
 
 /// How often the server is looked at while waiting for it to show something.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long a request may take to have its effect.
+const EFFECT: Duration = Duration::from_secs(3);
+/// Time for one question of a waiter.
+const SETTLE: Duration = Duration::from_millis(50);
 /// For waiters that nobody can see.
 const MOMENT: Duration = Duration::from_millis(250);

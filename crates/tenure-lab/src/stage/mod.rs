@@ -77,6 +77,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) key: String,
     /// The lease that clients ask for.
     pub(crate) lease: Duration,
+    /// How long one who waits is waited for.
+    pub(crate) limit: Duration,
     program: PathBuf,
     clock: Clock,
     recorder: Arc<Recorder>,
@@ -93,7 +95,7 @@ impl<'a> Stage<'a> {
     pub(crate) fn set(
         rig: &'a Rig,
         lock: &'static Lock,
-        lease: Duration,
+        (lease, limit): (Duration, Duration),
         program: &Path,
     ) -> Result<Stage<'a>> {
         let clock = Clock::begin();
@@ -119,6 +121,7 @@ impl<'a> Stage<'a> {
             rig,
             key,
             lease,
+            limit,
             program,
             clock,
             recorder,
@@ -145,12 +148,6 @@ impl<'a> Stage<'a> {
         let clock = tenure_servers::shifted_clock(&file, offset_ms)?;
         let link = self.rig.link()?;
         self.client_on(name, link, &clock)
-    }
-
-    /// Orders to a client are about this attempt from now on.
-    pub(crate) fn turn_to(&mut self, name: &str, hold: u64) -> Result<()> {
-        self.actor(name)?.hold = hold;
-        Ok(())
     }
 
     /// Starts a client with this way to the server.
@@ -237,6 +234,13 @@ impl<'a> Stage<'a> {
         self.ask(name, None)?;
         self.expect_grant(name)?;
         self.read(name).map(drop)
+    }
+
+    /// Takes the lock and gives it back, so that everything is connected and prepared.
+    pub(crate) fn warm(&mut self, name: &str) -> Result<()> {
+        self.ask(name, None)?;
+        self.expect_grant(name)?;
+        self.release(name).map(drop)
     }
 
     pub(crate) fn expect_grant(&mut self, name: &str) -> Result<()> {
