@@ -212,9 +212,9 @@ impl<'a> Stage<'a> {
 
     /// Waits for the answer to the last ask; none if there is none in that time.
     pub(crate) fn answer_within(&mut self, name: &str, limit: Duration) -> Result<Option<Answer>> {
-        let actor = self.actor(name)?;
-        let (hold, since) = (actor.hold, actor.since);
-        Ok(self.recorder.wait(since, limit, |event| answer_of(event, hold)))
+        let hold = self.actor(name)?.hold;
+        // It may have come before somebody asks for it.
+        Ok(self.recorder.wait(0, limit, |event| answer_of(event, hold)))
     }
 
     /// Waits for the answer to the last ask.
