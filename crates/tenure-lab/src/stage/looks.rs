@@ -82,8 +82,8 @@ impl Stage<'_> {
         Ok(matches!(answer, Value::List(parts) if matches!(parts.get(1), Some(Value::Int(1..)))))
     }
 
-    /// Waits until the last ask of a client is granted, for as long as the run's limit; a client that
-    /// is told of an error asks again. Writes down from time to time what the server says.
+    /// Waits until the last ask of a client is granted, for as long as the run's limit; a client
+    /// that is told of an error asks again. Writes down now and then what the server says.
     pub(crate) fn obtain(&mut self, name: &str) -> Result<bool> {
         let end = Instant::now() + self.limit;
         loop {
