@@ -67,6 +67,8 @@ pub(super) fn session_killed(stage: &mut Stage<'_>) -> Result<()> {
     stage.blow("F15", "A's lock is taken away from it", "A");
     stage.evict(token)?;
     let since = stage.now();
+    // Some servers take a moment to end a connection.
+    stage.freed_within(Duration::from_secs(5))?;
     overlap(stage)?;
     if stage.lock.is_own() && stage.lost_within("A", Duration::from_secs(5))? {
         let told = stage.lost_at("A").unwrap_or(since).saturating_sub(since);
