@@ -290,7 +290,7 @@ pub static SCENARIOS: &[Scenario] = &[
         id: "F22",
         about: "twelve waiters: what does one hand-over cost the server?",
         needs: Needs::Nothing,
-        lasts: Lasts::Lock,
+        lasts: Lasts::Long,
         play: crowd::herd,
     },
     Scenario {
