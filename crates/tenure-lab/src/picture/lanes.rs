@@ -9,7 +9,7 @@ use super::svg::{Canvas, LEFT, WIDTH, n, width};
 use crate::history::Register;
 
 /// Draws all lanes, from where the canvas stands downwards.
-pub(super) fn draw(canvas: &mut Canvas, scene: &Scene<'_>) {
+pub(super) fn draw(canvas: &mut Canvas<'_>, scene: &Scene<'_>) {
     for (at, client) in scene.clients.iter().enumerate() {
         one_client(canvas, client, at % 6, scene.many_keys);
     }
@@ -27,7 +27,7 @@ pub(super) fn draw(canvas: &mut Canvas, scene: &Scene<'_>) {
     }
 }
 
-fn one_client(canvas: &mut Canvas, client: &Client<'_>, colour: usize, many_keys: bool) {
+fn one_client(canvas: &mut Canvas<'_>, client: &Client<'_>, colour: usize, many_keys: bool) {
     let y = canvas.y;
     canvas.line("rule", 20.0, y, WIDTH - 20.0, y);
     canvas.rect(&format!("p{colour}"), 24.0, y + 17.0, 11.0, 11.0, 3.0);
@@ -61,16 +61,17 @@ fn one_client(canvas: &mut Canvas, client: &Client<'_>, colour: usize, many_keys
 }
 
 /// One hold: hatched as a whole, and solid where it is inside its deadlines.
-fn one_bar(canvas: &mut Canvas, bar: &Bar<'_>, colour: usize, many_keys: bool) {
+fn one_bar(canvas: &mut Canvas<'_>, bar: &Bar<'_>, colour: usize, many_keys: bool) {
     let y = canvas.y + 12.0;
     let (x, to) = (canvas.x(bar.from), canvas.x(bar.to));
-    let wide = (to - x).max(2.5);
     let token = bar.token.map(|token| format!("token {token}")).unwrap_or_default();
     let told = if token.is_empty() { "no token" } else { &token };
     let title = xml(&format!("{}: {told}", bar.key));
     canvas.add(format_args!("<g><title>{title}</title>"));
-    if bar.sure.last().is_none_or(|&(_, end)| end < bar.to) {
-        let (left, top, across) = (n(x), n(y), n(wide));
+    let late = bar.sure.last().map_or(bar.from, |&(_, end)| end);
+    if late < bar.to {
+        let from = canvas.x(late);
+        let (left, top, across) = (n(from), n(y), n((to - from).max(2.5)));
         canvas.add(format_args!(
             r#"<rect class="s{colour} late" fill="url(#h{colour})" x="{left}" y="{top}" width="{across}" height="22" rx="4"/>"#
         ));
@@ -88,23 +89,24 @@ fn one_bar(canvas: &mut Canvas, bar: &Bar<'_>, colour: usize, many_keys: bool) {
             r#"<path class="p{colour}" transform="translate({x} {y})" d="M0 0L4 6H-4Z"/>"#
         ));
     }
-    let token = if width(&token, 12.0) + 14.0 < solid {
-        token
-    } else {
-        bar.token.map(|token| token.to_string()).unwrap_or_default()
-    };
+    let digits = bar.token.map(brief).unwrap_or_default();
+    let token = format!("token {digits}");
+    let fits = !digits.is_empty() && width(&token, 12.0) + 14.0 < solid;
+    let token = if fits { token } else { digits };
     let with_key = format!("{token} · {}", short(bar.key, 24));
     let label = if many_keys && width(&with_key, 12.0) + 14.0 < solid { with_key } else { token };
-    if !label.is_empty() && width(&label, 12.0) + 10.0 < solid {
+    if !label.is_empty() && width(&label, 12.0) + 12.0 < solid {
         canvas.text("token", x + 7.0, y + 15.5, &label);
-    }
-    let late = bar.sure.last().map(|&(_, end)| canvas.x(end));
-    if let Some(late) = late.filter(|&late| to - late > width("past its deadline", 10.5)) {
-        canvas.text("tiny", late + 2.0, y - 2.5, "past its deadline");
     }
 }
 
-fn one_mark(canvas: &mut Canvas, x: f64, y: f64, mark: Mark, colour: usize) {
+/// A token for people: of a long one the end, which is what differs.
+pub(super) fn brief(token: u64) -> String {
+    let text = token.to_string();
+    if text.len() > 8 { format!("…{}", &text[text.len() - 5..]) } else { text }
+}
+
+fn one_mark(canvas: &mut Canvas<'_>, x: f64, y: f64, mark: Mark, colour: usize) {
     let (name, shape) = match mark {
         Mark::Refused => ("refused", format!(r#"<circle class="hollow s{colour}" r="4"/>"#)),
         Mark::Unanswered => {
@@ -127,7 +129,7 @@ fn one_mark(canvas: &mut Canvas, x: f64, y: f64, mark: Mark, colour: usize) {
         .add(format_args!(r#"<g transform="translate({x} {y})"><title>{name}</title>{shape}</g>"#));
 }
 
-fn one_server(canvas: &mut Canvas, server: &Server<'_>, names: &[&str]) {
+fn one_server(canvas: &mut Canvas<'_>, server: &Server<'_>, names: &[&str]) {
     let y = canvas.y;
     canvas.line("rule", 20.0, y, WIDTH - 20.0, y);
     canvas.text("name", 24.0, y + 17.5, &short(server.name, 16));
@@ -158,7 +160,7 @@ fn one_server(canvas: &mut Canvas, server: &Server<'_>, names: &[&str]) {
     canvas.y += 38.0;
 }
 
-fn one_register(canvas: &mut Canvas, row: &Row) {
+fn one_register(canvas: &mut Canvas<'_>, row: &Row) {
     let y = canvas.y;
     canvas.line("rule", 20.0, y, WIDTH - 20.0, y);
     let name = match row.register {
@@ -183,22 +185,17 @@ fn one_register(canvas: &mut Canvas, row: &Row) {
 }
 
 /// What became of the row's updates, in words below its name.
-fn summary(canvas: &mut Canvas, row: &Row, y: f64) {
-    let count = |fate| {
-        let fits = |work: &&Work| work.wrote.is_some_and(|(_, is)| is == fate);
-        row.works.iter().filter(fits).count()
-    };
-    let refused_reads = row.works.iter().filter(|work| matches!(work.read, Some((_, true))));
-    let (stale, refused) = (count(Fate::Stale), count(Fate::Refused) + refused_reads.count());
-    let (class, text) = match (stale, refused) {
+fn summary(canvas: &mut Canvas<'_>, row: &Row, y: f64) {
+    let tally = &row.tally;
+    let (class, text) = match (tally.lost, tally.refused) {
         (0, 0) => ("sub", "every update kept".to_owned()),
         (0, refused) => ("sub okt", format!("{refused} refused, 0 lost")),
-        (stale, _) => ("sub badt", format!("{stale} overwritten")),
+        (lost, _) => ("sub badt", format!("{lost} of {} lost", tally.accepted)),
     };
     canvas.text(class, 24.0, y, &text);
 }
 
-fn one_work(canvas: &mut Canvas, work: &Work, middle: f64, dense: bool) {
+fn one_work(canvas: &mut Canvas<'_>, work: &Work, middle: f64, dense: bool) {
     let colour = work.client.map(|client| client % 6);
     // Works that overlap in time lie beside each other.
     let y = middle + (work.client.unwrap_or(1) % 3) as f64 * 7.0 - 7.0;
@@ -238,7 +235,7 @@ fn one_work(canvas: &mut Canvas, work: &Work, middle: f64, dense: bool) {
     }
 }
 
-fn fate(canvas: &mut Canvas, x: &str, y: &str, fate: Fate, title: &str) {
+fn fate(canvas: &mut Canvas<'_>, x: &str, y: &str, fate: Fate, title: &str) {
     let shape = match fate {
         Fate::Accepted => {
             r#"<circle class="ok" r="7.5"/><path class="sign" d="M-3.4 .3L-1 2.8L3.6 -2.6"/>"#

@@ -1,6 +1,7 @@
 //! The run in plain words: one caption, and the moments that matter.
 
 use super::headline::duration;
+use super::lanes::brief;
 use crate::check::Report;
 use crate::check::holds::{Hold, Holds};
 use crate::check::liveness::Recovery;
@@ -125,7 +126,7 @@ pub(super) fn moments(history: &History) -> Vec<Moment> {
 fn of_hold(hold: &Hold<'_>, holds: &Holds<'_>, add: &mut impl FnMut(u64, u8, bool, String)) {
     let lane = hold.lane;
     if let Some(at) = hold.granted {
-        let token = hold.token.map(|token| format!(", token {token}")).unwrap_or_default();
+        let token = hold.token.map(|token| format!(", token {}", brief(token))).unwrap_or_default();
         let other = |other: &&Hold<'_>| {
             let inside = other.granted.is_some_and(|begin| begin < at) && other.belief_end() > at;
             inside && other.key == hold.key && other.id != hold.id
@@ -143,10 +144,9 @@ fn of_hold(hold: &Hold<'_>, holds: &Holds<'_>, add: &mut impl FnMut(u64, u8, boo
             None => add(at, 2, false, format!("{lane} holds the lock{token}.")),
         }
     }
-    if let (Some(end), true) = (hold.certain_end(), hold.belief_end() != u64::MAX) {
-        if end < hold.belief_end() && end < holds.end {
-            add(end, 1, false, format!("{lane}'s lease is over, and {lane} does not know."));
-        }
+    let (late, belief) = (hold.certain_end(), hold.belief_end());
+    if let Some(end) = late.filter(|&end| belief != u64::MAX && end < belief.min(holds.end)) {
+        add(end, 1, false, format!("{lane}'s lease is over, and {lane} does not know."));
     }
     if let Some(at) = hold.lost {
         add(at, 1, false, format!("{lane} learns that its lock is lost."));
