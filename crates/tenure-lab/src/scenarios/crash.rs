@@ -67,7 +67,7 @@ fn recover(stage: &mut Stage<'_>) -> Result<()> {
 
 /// B gets the lock and works, or never gets it.
 pub(super) fn take_over(stage: &mut Stage<'_>) -> Result<()> {
-    if stage.answer_watching("B", stage.limit)?.is_some() {
+    if stage.obtain("B")? {
         stage.read("B")?;
         stage.finish_work("B")?;
     }

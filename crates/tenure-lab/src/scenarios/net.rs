@@ -4,7 +4,7 @@ use anyhow::Result;
 use tenure_servers::Proxy;
 
 use super::crash::take_over;
-use crate::stage::{Answer, Stage};
+use crate::stage::Stage;
 
 /// The holder is cut off from the server, but not from what the lock protects.
 pub(super) fn partition(stage: &mut Stage<'_>) -> Result<()> {
@@ -14,7 +14,7 @@ pub(super) fn partition(stage: &mut Stage<'_>) -> Result<()> {
     stage.fault("F10", "A is cut off from the server", "A");
     stage.link("A")?.cut()?;
     stage.ask("B", None)?;
-    let granted = stage.answer_watching("B", stage.limit)?.is_some();
+    let granted = stage.obtain("B")?;
     if granted {
         stage.read("B")?;
     }
@@ -50,7 +50,7 @@ pub(super) fn late_grant(stage: &mut Stage<'_>) -> Result<()> {
     stage.ask("A", None)?;
     stage.wait_held()?;
     stage.ask("B", None)?;
-    let granted = stage.answer_watching("B", stage.limit)?.is_some();
+    let granted = stage.obtain("B")?;
     if granted {
         stage.read("B")?;
     }
@@ -85,11 +85,8 @@ pub(super) fn answer_lost(stage: &mut Stage<'_>) -> Result<()> {
     stage.blow("F13", "the answer to A's ask is lost", "A");
     stage.link("A")?.each(|proxy| proxy.swallow_answer(1))?;
     stage.ask("A", None)?;
-    if stage.answer("A")? == Answer::Unanswered {
-        stage.ask("A", None)?;
-        if stage.answer_watching("A", stage.limit)?.is_none() {
-            return Ok(());
-        }
+    if !stage.obtain("A")? {
+        return Ok(());
     }
     stage.read("A")?;
     stage.finish_work("A")?;
@@ -109,20 +106,5 @@ pub(super) fn wakeup_lost(stage: &mut Stage<'_>) -> Result<()> {
     stage.finish_work("A")?;
     stage.link("B")?.each(Proxy::reset)?;
     stage.link("B")?.heal()?;
-    take_over_again(stage)
-}
-
-/// Code by hand sees an error when its connection breaks, and asks again.
-fn take_over_again(stage: &mut Stage<'_>) -> Result<()> {
-    match stage.answer_watching("B", stage.limit)? {
-        None => Ok(()),
-        Some(Answer::Granted { .. }) => {
-            stage.read("B")?;
-            stage.finish_work("B")
-        }
-        Some(_) => {
-            stage.ask("B", None)?;
-            take_over(stage)
-        }
-    }
+    take_over(stage)
 }

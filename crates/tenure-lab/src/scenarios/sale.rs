@@ -15,7 +15,7 @@ pub(super) fn oversell(stage: &mut Stage<'_>) -> Result<()> {
     stage.enter("A")?;
     stage.stop("A", "F03")?;
     stage.ask("B", None)?;
-    let overtaken = stage.answer_watching("B", stage.limit)?.is_some();
+    let overtaken = stage.obtain("B")?;
     if overtaken {
         stage.read("B")?;
         stage.go_on("A")?;

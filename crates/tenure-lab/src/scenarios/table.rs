@@ -30,6 +30,8 @@ fn why_not(scenario: &str, lock: &str) -> &'static str {
         ("leader-lost", _) => "its servers have no leader",
         ("eviction", _) => "its server does not throw data away",
         ("herd", _) => "its server does not count requests",
+        ("wakeup-lost", "sqlite") => "there is no network between it and its store",
+        ("wakeup-lost", _) => "nobody wakes its waiters: they look again and again",
         (_, "sqlite") => "there is no network between it and its store",
         _ => "it cannot happen to this lock",
     }
@@ -47,17 +49,17 @@ suspend         U! U! U! U! U  U  U!   T  T  T    T  T  T    T  T    T  T    T  
 crash-between   ∞  T  T  T  T  T  T    –  T  T    T  ✔  ✔    T  ✔    T  T    T  T|T+
 killed          T  T  T  T  T  T  T    ✔  T  T    T  ✔  ✔    T  ✔    T  T    T  T|T+
 dropped         ∞  T  T  T  T  T  T    –  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
-dead-waiters    ✔  ✔  ✔  ✔  ✔  ✔  ✔    ✔  T  T    T  T  T    T  T    T  T    T  T
+dead-waiters    ✔  ✔  ✔  ✔  ✔  ✔  ✔    ✔  T  ✔|T   T  T  T    T  T    T  T    T  ✔|T
 answer-lost     ∞  T  T  T  T  T  ✔    –  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
-late-grant      T+ U! U! U! U  U  T    –  T  T    T  T  T    T  T    T  T    T  T
+late-grant      T+ U! U! U! U  U  T    –  T|T+ T|T+ T|T+ T|T+ ✔ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
 answers-lost    T  T  T  T  T  ∞  T    –  T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
-wakeup-lost     ✔  ✔  ✔  ✔  ✔  T  ✔    –  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
-partition       U! U! U! U! U  U  U!   –  T  T    T  T  T    T  T    T  T    T  T|T+
+wakeup-lost     –  –  –  –  –  T  –    –  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
+partition       U! U! U! U! U  U  U!   –  T  T    T  T|T+ T|T+ T T|T+ T  T    T  T|T+
 session-killed  U! U! U! U! U  U  U!   U  U  U    U  U  U    U  U    U  U    U  U
 failover        U! U! U! U! U! U! –    –  U  –    –  –  –    –  –    –  –    –  –
 amnesia         U! U! U! U! U! U! U!   –  U  U    ✔  U  U    ✔  U    ✔  ✔    ✔  –
 clock-forward   U! ✔  U! U! U  U  U!   –  U  U    U  ✔  ✔    –  –    ✔  ✔    –  –
-clock-back      T+ T  T+ T+ T+ T+ T+   –  T+ T+   ∞  ✔  ✔    –  –    T  T    –  –
+clock-back      T+ T  T+ T+ T+ T+ T+   –  T+ T+   T+|∞ ✔  ✔    –  –    T  T    –  –
 client-clocks   ✔  U! ✔  ✔  ✔  ✔  ✔    ✔  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
 leader-lost     –  –  –  –  –  –  –    –  –  –    –  –  –    –  –    T|T+ T|T+  T|T+ T|T+
 eviction        U! ✔  U! U! U  U  U!   –  U  U    –  –  –    –  –    –  –    –  –

@@ -162,17 +162,18 @@ impl Client {
             self.say(What::Note { text: STOPPED.to_owned() });
             return Ok(());
         }
-        let mut values = Vec::new();
+        let (mut values, mut last) = (Vec::new(), 0);
         for register in REGISTERS {
             let (client, (token, _)) = (self.part.name.clone(), held.granted());
             let request = Request { client, hold, register, token, value: None };
             let answer = self.resource.borrow_mut().ask(&request)?;
             values.push((!answer.refused).then_some(answer.value));
+            last = answer.seq;
         }
         self.read.borrow_mut().insert(hold, values);
         // The work that the lock is there for.
         tokio::time::sleep(WORK).await;
-        self.say(What::Note { text: DONE.to_owned() });
+        self.say(What::Note { text: format!("{DONE}{last}") });
         Ok(())
     }
 
@@ -184,13 +185,14 @@ impl Client {
             return Ok(());
         }
         let values = self.read.borrow().get(&hold).cloned().context("nothing was read")?;
+        let mut last = 0;
         for (register, value) in REGISTERS.into_iter().zip(values) {
             let Some(value) = value else { continue };
             let (client, (token, _)) = (self.part.name.clone(), held.granted());
             let request = Request { client, hold, register, token, value: Some(value + 1) };
-            self.resource.borrow_mut().ask(&request)?;
+            last = self.resource.borrow_mut().ask(&request)?.seq;
         }
-        self.say(What::Note { text: DONE.to_owned() });
+        self.say(What::Note { text: format!("{DONE}{last}") });
         Ok(())
     }
 
@@ -244,7 +246,7 @@ fn released(answer: tenure::Result<()>) -> Option<bool> {
 const WORK: Duration = Duration::from_millis(40);
 /// A client says so when it is connected.
 pub(crate) const READY: &str = "ready";
-/// A client says so when a step of its work is done.
-pub(crate) const DONE: &str = "done";
+/// A client says so when a step of its work is done, and which effect was the last of it.
+pub(crate) const DONE: &str = "done ";
 /// A client says so when it did not do a step, because it knows that it no longer holds.
 pub(crate) const STOPPED: &str = "does not go on: it knows that its lock is gone";

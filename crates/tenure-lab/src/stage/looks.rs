@@ -82,21 +82,19 @@ impl Stage<'_> {
         Ok(matches!(answer, Value::List(parts) if matches!(parts.get(1), Some(Value::Int(1..)))))
     }
 
-    /// Waits for the answer to the last ask, and writes down from time to time what the server says.
-    pub(crate) fn answer_watching(
-        &mut self,
-        name: &str,
-        limit: Duration,
-    ) -> Result<Option<Answer>> {
-        let end = Instant::now() + limit;
+    /// Waits until the last ask of a client is granted, for as long as the run's limit; a client
+    /// that is told of an error asks again. Writes down now and then what the server says.
+    pub(crate) fn obtain(&mut self, name: &str) -> Result<bool> {
+        let end = Instant::now() + self.limit;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let answer = self.answer_within(name, left.min(self.lease / 4))?;
-            if answer.is_some() || left.is_zero() {
-                return Ok(answer);
+            match self.answer_within(name, left.min(self.lease / 4))? {
+                Some(Answer::Granted { .. }) => return Ok(true),
+                _ if left.is_zero() => return Ok(false),
+                Some(_) => drop(self.ask(name, None)?),
+                // A server that is down has nothing to say.
+                None => drop(self.look()),
             }
-            // A server that is down has nothing to say.
-            let _down = self.look();
         }
     }
 

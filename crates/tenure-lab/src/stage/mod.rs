@@ -21,6 +21,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -83,6 +84,7 @@ pub(crate) struct Stage<'a> {
     clock: Clock,
     recorder: Arc<Recorder>,
     resource: Child,
+    follower: Option<JoinHandle<()>>,
     port: u16,
     actors: BTreeMap<String, Actor>,
     lanes: Vec<Lane>,
@@ -111,7 +113,7 @@ impl<'a> Stage<'a> {
         let mut port = String::new();
         output.read_line(&mut port)?;
         let port = port.trim().parse().context("the resource did not tell its port")?;
-        drop(recorder.follow(output));
+        let follower = Some(recorder.follow(output));
         let (actors, lanes) = (BTreeMap::new(), Vec::new());
         let key = format!("lab/{:08x}", clock.start() as u32);
         let program = program.to_owned();
@@ -126,6 +128,7 @@ impl<'a> Stage<'a> {
             clock,
             recorder,
             resource,
+            follower,
             port,
             actors,
             lanes,
@@ -212,9 +215,9 @@ impl<'a> Stage<'a> {
 
     /// Waits for the answer to the last ask; none if there is none in that time.
     pub(crate) fn answer_within(&mut self, name: &str, limit: Duration) -> Result<Option<Answer>> {
-        let actor = self.actor(name)?;
-        let (hold, since) = (actor.hold, actor.since);
-        Ok(self.recorder.wait(since, limit, |event| answer_of(event, hold)))
+        let hold = self.actor(name)?.hold;
+        // It may have come before somebody asks for it.
+        Ok(self.recorder.wait(0, limit, |event| answer_of(event, hold)))
     }
 
     /// Waits for the answer to the last ask.
@@ -236,9 +239,12 @@ impl<'a> Stage<'a> {
         self.read(name).map(drop)
     }
 
-    /// Takes the lock and gives it back, so that everything is connected and prepared.
+    /// Takes the lock and gives it back, so that everything is connected and prepared. Code by hand
+    /// needs only the connection, which another lock makes as well.
     pub(crate) fn warm(&mut self, name: &str) -> Result<()> {
-        self.ask(name, None)?;
+        let rest = if self.lock.is_own() { "" } else { "-warm" };
+        let key = format!("{}{rest}", self.key);
+        self.ask_for(name, &key, None)?;
         self.expect_grant(name)?;
         self.release(name).map(drop)
     }
@@ -274,13 +280,25 @@ impl<'a> Stage<'a> {
     fn step(&mut self, name: &str) -> Result<Step> {
         let since = self.actor(name)?.since;
         let told = |event: &Event| match note_of(event, name)? {
-            DONE => Some(Ok(Step::Done)),
-            STOPPED => Some(Ok(Step::Stopped)),
-            text => text.strip_prefix("failed: ").map(|why| Err(why.to_owned())),
+            STOPPED => Some(Ok(None)),
+            text => match (text.strip_prefix(DONE), text.strip_prefix("failed: ")) {
+                (Some(last), _) => Some(Ok(last.parse().ok())),
+                (_, Some(why)) => Some(Err(why.to_owned())),
+                _ => None,
+            },
         };
         let step = self.recorder.wait(since, PATIENCE, told);
         let step = step.with_context(|| format!("{name} does not get on"))?;
-        step.map_err(|why| anyhow::anyhow!("{name}: {why}"))
+        let Some(last) = step.map_err(|why| anyhow::anyhow!("{name}: {why}"))? else {
+            return Ok(Step::Stopped);
+        };
+        // What the resource says comes another way, and may come later.
+        let effect = |event: &Event| match event.what {
+            What::Read { seq, .. } | What::Wrote { seq, .. } => (seq >= last).then_some(()),
+            _ => None,
+        };
+        let known = last == 0 || self.recorder.wait(0, PATIENCE, effect).is_some();
+        if known { Ok(Step::Done) } else { bail!("the resource does not tell what {name} did") }
     }
 
     /// Gives the lock back; whether it was still its own, if somebody answered.
@@ -324,6 +342,9 @@ impl<'a> Stage<'a> {
         }
         self.resource.kill()?;
         self.resource.wait()?;
+        if let Some(follower) = self.follower.take() {
+            drop(follower.join());
+        }
         let mut lanes = std::mem::take(&mut self.lanes);
         if self.lock.topology.is_some() {
             lanes.push(Lane { name: SERVER.to_owned(), kind: Kind::Server });
@@ -332,7 +353,7 @@ impl<'a> Stage<'a> {
         lanes.push(Lane { name: FAULT.to_owned(), kind: Kind::Fault });
         let lease = nanos(self.lease);
         let own_talk = |event: &Event| match &event.what {
-            What::Note { text } => [READY, DONE].contains(&text.as_str()),
+            What::Note { text } => text == READY || text.starts_with(DONE),
             _ => false,
         };
         let mut events = self.recorder.take();

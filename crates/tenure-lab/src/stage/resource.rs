@@ -32,6 +32,8 @@ pub(crate) struct Request {
 /// What it is answered.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Answer {
+    /// Its place in the order of effects.
+    pub(crate) seq: u64,
     pub(crate) value: u64,
     pub(crate) refused: bool,
 }
@@ -144,7 +146,7 @@ impl Shop {
                 What::Wrote { hold, register, seq, value, token, refused, stale }
             }
         };
-        (Answer { value: cell.value, refused }, what)
+        (Answer { seq, value: cell.value, refused }, what)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use tenure_lab::check::Report;
@@ -38,6 +39,11 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N", default_value_t = 1)]
     times: u32,
 
+    /// The lease that clients ask for, rather than the lock's usual one; short ones make many runs
+    /// go by faster
+    #[arg(long, value_name = "DUR", value_parser = tenure::duration)]
+    lease: Option<Duration>,
+
     /// Write what happened to this file, as lines of JSON, for `tenure lab replay`
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
@@ -65,7 +71,7 @@ enum Fence {
 pub(super) fn run(args: &Run) -> Result<u8, Failure> {
     let scenario = Scenario::named(&args.scenario).map_err(|error| unknown(&error))?;
     let lock = Lock::named(&args.lock).map_err(|error| unknown(&error))?;
-    let (program, mut rigs) = (program()?, Rigs::default());
+    let (program, mut rigs) = (program()?, Rigs::default().with_lease(args.lease));
     let mut worst = Outcome::AsExpected;
     for _ in 0..args.times.max(1) {
         let played = run::play(scenario, lock, &mut rigs, &program);
