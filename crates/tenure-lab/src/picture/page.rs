@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::escape::{script, xml};
-use super::headline::{duration, headline};
+use super::headline::{duration, headline, sentence};
 use super::scene::Scene;
 use super::story;
 use super::svg::{self, STYLE};
@@ -112,15 +112,6 @@ fn about(history: &History) -> String {
     parts.join(" ")
 }
 
-/// With a capital letter and a full stop.
-fn sentence(text: &str) -> String {
-    let mut letters = text.trim_end_matches('.').chars();
-    match letters.next() {
-        None => String::new(),
-        Some(first) => format!("{}{}.", first.to_uppercase(), letters.as_str()),
-    }
-}
-
 /// Explains what the drawing shows, and nothing else.
 fn legend(drawing: &str) -> String {
     let mut items = String::new();
@@ -145,6 +136,12 @@ const LEGEND: &[(&str, &str, &str)] = &[
         "holds by its own belief, past its deadline",
     ),
     ("d=\"M0 0L4 6H-4Z\"", r#"<path class="p0" d="M17 4L23 13H11Z"/>"#, "renews"),
+    ("<title>refused<", r#"<circle class="hollow s0" cx="17" cy="9" r="4"/>"#, "asks in vain"),
+    (
+        "<title>no answer<",
+        r#"<circle class="hollow s0" cx="17" cy="9" r="7.5"/><text class="value" text-anchor="middle" x="17" y="13">?</text>"#,
+        "no answer",
+    ),
     ("told that it is lost", r#"<path class="cross" d="M14 2V16M14 2L21 5L14 8"/>"#, "told: lost"),
     ("process ended", r#"<path class="cross" d="M12 4L22 14M22 4L12 14"/>"#, "process ended"),
     ("url(#hf)", r#"<rect fill="url(#hf)" x="1" y="1" width="32" height="16"/>"#, "under a fault"),

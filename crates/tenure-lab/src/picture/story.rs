@@ -1,6 +1,6 @@
 //! The run in plain words: one caption, and the moments that matter.
 
-use super::headline::duration;
+use super::headline::{duration, sentence};
 use super::lanes::brief;
 use crate::check::Report;
 use crate::check::holds::{Hold, Holds};
@@ -23,8 +23,8 @@ pub(super) fn caption(report: &Report, verdict: Verdict) -> String {
             longest(report)
         ),
         Verdict::Forever => format!(
-            "Never did two clients hold at once. But the lock did not come free within {}, and the \
-             server names no end: somebody has to remove it by hand.",
+            "Never did two clients hold at once. But the lock did not come free within {}, and \
+             nothing says that it ever will: somebody has to remove it by hand.",
             longest(report)
         ),
         Verdict::Costly => "Never did two clients hold at once, and the lock went on. But it cost \
@@ -101,8 +101,8 @@ pub(super) fn moments(history: &History) -> Vec<Moment> {
     for event in &history.events {
         let lane = &event.lane;
         match &event.what {
-            What::Fault { text, .. } => add(event.at, 0, false, format!("{text}.")),
-            What::Healed { text, .. } => add(event.at, 1, false, format!("{text}.")),
+            What::Fault { text, .. } => add(event.at, 0, false, sentence(text)),
+            What::Healed { text, .. } => add(event.at, 1, false, sentence(text)),
             What::Wrote { register: Register::Plain, stale: true, .. } => {
                 let text = format!("{lane} overwrites an update that it has not seen: lost.");
                 add(event.at, 0, true, text);
@@ -113,7 +113,7 @@ pub(super) fn moments(history: &History) -> Vec<Moment> {
             What::Wrote { register: Register::ReadWrite, refused: true, .. } => {
                 add(event.at, 0, false, format!("The fence refuses {lane}'s write."));
             }
-            What::Note { text } => add(event.at, 2, false, format!("{text}.")),
+            What::Note { text } => add(event.at, 2, false, sentence(text)),
             _ => {}
         }
     }

@@ -80,7 +80,7 @@ pub(super) fn draw(scene: &Scene<'_>, title: Option<(&str, &str)>) -> String {
     lanes::draw(&mut canvas, scene);
     let bottom = canvas.y;
     let lanes = std::mem::take(&mut canvas.out);
-    grid(&mut canvas, scene, axis, bottom);
+    grid(&mut canvas, scene, axis, (top, bottom));
     for fault in scene.faults.iter().filter(|fault| fault.to.is_none()).take(24) {
         let x = canvas.x(fault.from);
         canvas.line("faultline", x, top - 4.0, x, bottom);
@@ -121,7 +121,7 @@ fn frame(inner: &str, height: f64, title: Option<(&str, &str)>) -> String {
 }
 
 /// Lines of time behind everything, with their labels on top, and a sign where time is folded.
-fn grid(canvas: &mut Canvas<'_>, scene: &Scene<'_>, axis: f64, bottom: f64) {
+fn grid(canvas: &mut Canvas<'_>, scene: &Scene<'_>, axis: f64, (top, bottom): (f64, f64)) {
     let time = &scene.time;
     let step = step(time.shown());
     let first = time.from().div_ceil(step);
@@ -145,11 +145,8 @@ fn grid(canvas: &mut Canvas<'_>, scene: &Scene<'_>, axis: f64, bottom: f64) {
         let middle = (x + end) / 2.0;
         canvas.text("tick", middle, axis, &format!("⋯ {} ⋯", duration(to - from)));
         for x in [middle - 4.0, middle + 4.0] {
-            let (left, right, bottom) = (n(x - 4.0), n(x + 4.0), n(bottom));
-            let (top, middle) = (n(axis + 6.0), n(axis + 18.0));
-            canvas.add(format_args!(
-                r#"<path class="fold" d="M{right} {top}L{left} {middle}V{bottom}"/>"#
-            ));
+            canvas.line("fold", x + 3.0, axis + 5.0, x - 3.0, axis + 13.0);
+            canvas.line("fold", x, top, x, bottom);
         }
     }
 }
