@@ -68,7 +68,7 @@ pub(super) fn run(args: &Matrix) -> Result<u8, Failure> {
         write(path, |file| Ok(file.write_all(table.html(&about).as_bytes())?))?;
     }
     if let Some(path) = &args.json {
-        write(path, |mut file| Ok(serde_json::to_writer_pretty(&mut file, &table)?))?;
+        write(path, |file| Ok(serde_json::to_writer_pretty(file, &table)?))?;
     }
     Ok(table.outcome().map_or(Outcome::Skipped.code(), Outcome::code))
 }

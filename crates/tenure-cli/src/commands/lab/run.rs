@@ -107,7 +107,7 @@ fn tell(args: &Run, played: &Played) -> Result<(), Failure> {
         write(path, |file| run.history.write(file))?;
     }
     if let Some(path) = &args.json {
-        write(path, |mut file| Ok(serde_json::to_writer(&mut file, &run.summary())?))?;
+        write(path, |file| Ok(serde_json::to_writer(file, &run.summary())?))?;
     }
     Ok(())
 }
