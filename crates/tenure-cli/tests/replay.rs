@@ -1,5 +1,8 @@
 //! `tenure lab replay` and `tenure lab simulate`: no server is needed.
 
+#![cfg(feature = "lab")]
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 mod support;
 
 use std::fs;

@@ -28,10 +28,10 @@ pub fn headline(report: &Report) -> String {
     } else if report.tokens.reversed > 0 {
         parts.push(plural(report.tokens.reversed, "token went back", "tokens went back"));
     }
-    let over = report.measured.iter().filter(|figure| figure.exceeds());
-    parts.extend(over.map(|figure| {
-        let limit = figure.limit.unwrap_or_default();
-        format!("{}: {} {} (limit {limit})", figure.name, short(figure.value), figure.unit)
+    let limited = report.measured.iter().filter(|figure| figure.limit.is_some());
+    parts.extend(limited.map(|figure| {
+        let (value, limit) = (short(figure.value), figure.limit.unwrap_or_default());
+        format!("{value} {} (limit {})", figure.name, short(limit))
     }));
     parts.join(" · ")
 }
@@ -46,6 +46,14 @@ pub fn duration(nanos: u64) -> String {
         1000..100_000 => format!("{:.2} s", nanos as f64 / 1e9),
         _ => format!("{} s", millis / 1000),
     }
+}
+
+/// With a capital letter and a full stop.
+pub(super) fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let Some(first) = letters.next() else { return String::new() };
+    let stop = if text.ends_with(['.', '?', '!']) { "" } else { "." };
+    format!("{}{}{stop}", first.to_uppercase(), letters.as_str())
 }
 
 fn holders(report: &Report) -> String {

@@ -9,7 +9,7 @@ use super::svg::{Canvas, LEFT, WIDTH, n, width};
 use crate::history::Register;
 
 /// Draws all lanes, from where the canvas stands downwards.
-pub(super) fn draw(canvas: &mut Canvas, scene: &Scene<'_>) {
+pub(super) fn draw(canvas: &mut Canvas<'_>, scene: &Scene<'_>) {
     for (at, client) in scene.clients.iter().enumerate() {
         one_client(canvas, client, at % 6, scene.many_keys);
     }
@@ -27,28 +27,29 @@ pub(super) fn draw(canvas: &mut Canvas, scene: &Scene<'_>) {
     }
 }
 
-fn one_client(canvas: &mut Canvas, client: &Client<'_>, colour: usize, many_keys: bool) {
+fn one_client(canvas: &mut Canvas<'_>, client: &Client<'_>, colour: usize, many_keys: bool) {
     let y = canvas.y;
+    // Locks that one client holds at the same time lie below each other.
+    let (rows, depth) = rows(client);
+    let thick = match depth {
+        0 | 1 => 22.0,
+        2..=4 => 15.0,
+        _ => 6.0,
+    };
+    let high = (depth as f64 * (thick + 2.0) + 22.0).max(46.0);
     canvas.line("rule", 20.0, y, WIDTH - 20.0, y);
     canvas.rect(&format!("p{colour}"), 24.0, y + 17.0, 11.0, 11.0, 3.0);
     canvas.text("name", 43.0, y + 27.5, &short(client.name, 14));
-    for &(from, to) in &client.out {
-        let (x, to) = (canvas.x(from), canvas.x(to));
-        canvas.add(format_args!(
-            r#"<rect fill="url(#hf)" x="{}" y="{}" width="{}" height="46"/>"#,
-            n(x),
-            n(y),
-            n((to - x).max(2.0))
-        ));
-    }
+    out(canvas, &client.out, high);
     for &(from, to) in &client.waits {
         let (x, to) = (canvas.x(from), canvas.x(to));
         if to - x > 2.0 {
             canvas.line(&format!("wait s{colour}"), x, y + 23.0, to, y + 23.0);
         }
     }
-    for bar in &client.holds {
-        one_bar(canvas, bar, colour, many_keys);
+    for (bar, row) in client.holds.iter().zip(rows) {
+        let top = y + 12.0 + row as f64 * (thick + 2.0);
+        one_bar(canvas, bar, (top, thick), colour, many_keys);
     }
     let mut drawn: HashMap<(Mark, i64), ()> = HashMap::new();
     for &(at, mark) in &client.marks {
@@ -57,54 +58,91 @@ fn one_client(canvas: &mut Canvas, client: &Client<'_>, colour: usize, many_keys
             one_mark(canvas, canvas.x(at), y + 23.0, mark, colour);
         }
     }
-    canvas.y += 46.0;
+    canvas.y += high;
+}
+
+/// The row of each hold inside its lane, and how many rows there are.
+fn rows(client: &Client<'_>) -> (Vec<usize>, usize) {
+    let mut ends: Vec<u64> = Vec::new();
+    let mut rows = Vec::with_capacity(client.holds.len());
+    for bar in &client.holds {
+        let row = ends.iter().position(|&end| end <= bar.from).unwrap_or(ends.len()).min(30);
+        if row == ends.len() {
+            ends.push(bar.to);
+        }
+        ends[row] = bar.to;
+        rows.push(row);
+    }
+    (rows, ends.len())
+}
+
+/// The hatching of a lane that is stopped or cut off.
+fn out(canvas: &mut Canvas<'_>, spans: &[(u64, u64)], high: f64) {
+    for &(from, to) in spans {
+        let (x, to) = (canvas.x(from), canvas.x(to));
+        canvas.add(format_args!(
+            r#"<rect fill="url(#hf)" x="{}" y="{}" width="{}" height="{}"/>"#,
+            n(x),
+            n(canvas.y),
+            n((to - x).max(2.0)),
+            n(high)
+        ));
+    }
 }
 
 /// One hold: hatched as a whole, and solid where it is inside its deadlines.
-fn one_bar(canvas: &mut Canvas, bar: &Bar<'_>, colour: usize, many_keys: bool) {
-    let y = canvas.y + 12.0;
+fn one_bar(
+    canvas: &mut Canvas<'_>,
+    bar: &Bar<'_>,
+    (y, thick): (f64, f64),
+    colour: usize,
+    many_keys: bool,
+) {
     let (x, to) = (canvas.x(bar.from), canvas.x(bar.to));
-    let wide = (to - x).max(2.5);
     let token = bar.token.map(|token| format!("token {token}")).unwrap_or_default();
     let told = if token.is_empty() { "no token" } else { &token };
     let title = xml(&format!("{}: {told}", bar.key));
     canvas.add(format_args!("<g><title>{title}</title>"));
-    if bar.sure.last().is_none_or(|&(_, end)| end < bar.to) {
-        let (left, top, across) = (n(x), n(y), n(wide));
+    let late = bar.sure.last().map_or(bar.from, |&(_, end)| end);
+    if late < bar.to {
+        let from = canvas.x(late);
+        let (left, top, across) = (n(from), n(y), n((to - from).max(2.5)));
         canvas.add(format_args!(
-            r#"<rect class="s{colour} late" fill="url(#h{colour})" x="{left}" y="{top}" width="{across}" height="22" rx="4"/>"#
+            r#"<rect class="s{colour} late" fill="url(#h{colour})" x="{left}" y="{top}" width="{across}" height="{thick}" rx="4"/>"#
         ));
     }
     let mut solid = 0.0;
     for &(from, to) in &bar.sure {
         let (from, to) = (canvas.x(from), canvas.x(to));
         solid = if solid == 0.0 { to - from } else { solid };
-        canvas.rect(&format!("p{colour}"), from, y, (to - from).max(2.5), 22.0, 4.0);
+        canvas.rect(&format!("p{colour}"), from, y, (to - from).max(2.5), thick, 4.0);
     }
     canvas.add("</g>");
     for &at in bar.renewed.iter().take(200) {
-        let (x, y) = (n(canvas.x(at)), n(y + 24.0));
+        let (x, y) = (n(canvas.x(at)), n(y + thick + 2.0));
         canvas.add(format_args!(
             r#"<path class="p{colour}" transform="translate({x} {y})" d="M0 0L4 6H-4Z"/>"#
         ));
     }
-    let token = if width(&token, 12.0) + 14.0 < solid {
-        token
-    } else {
-        bar.token.map(|token| token.to_string()).unwrap_or_default()
-    };
+    let digits = bar.token.map(brief).unwrap_or_default();
+    let token = format!("token {digits}");
+    let fits = !digits.is_empty() && width(&token, 12.0) + 14.0 < solid;
+    let token = if fits { token } else { digits };
     let with_key = format!("{token} · {}", short(bar.key, 24));
     let label = if many_keys && width(&with_key, 12.0) + 14.0 < solid { with_key } else { token };
-    if !label.is_empty() && width(&label, 12.0) + 10.0 < solid {
-        canvas.text("token", x + 7.0, y + 15.5, &label);
-    }
-    let late = bar.sure.last().map(|&(_, end)| canvas.x(end));
-    if let Some(late) = late.filter(|&late| to - late > width("past its deadline", 10.5)) {
-        canvas.text("tiny", late + 2.0, y - 2.5, "past its deadline");
+    let fits = thick > 12.0 && width(&label, 12.0) + 12.0 < solid;
+    if !label.is_empty() && fits {
+        canvas.text("token", x + 7.0, y + thick / 2.0 + 4.5, &label);
     }
 }
 
-fn one_mark(canvas: &mut Canvas, x: f64, y: f64, mark: Mark, colour: usize) {
+/// A token for people: of a long one the end, which is what differs.
+pub(super) fn brief(token: u64) -> String {
+    let text = token.to_string();
+    if text.len() > 8 { format!("…{}", &text[text.len() - 5..]) } else { text }
+}
+
+fn one_mark(canvas: &mut Canvas<'_>, x: f64, y: f64, mark: Mark, colour: usize) {
     let (name, shape) = match mark {
         Mark::Refused => ("refused", format!(r#"<circle class="hollow s{colour}" r="4"/>"#)),
         Mark::Unanswered => {
@@ -127,20 +165,12 @@ fn one_mark(canvas: &mut Canvas, x: f64, y: f64, mark: Mark, colour: usize) {
         .add(format_args!(r#"<g transform="translate({x} {y})"><title>{name}</title>{shape}</g>"#));
 }
 
-fn one_server(canvas: &mut Canvas, server: &Server<'_>, names: &[&str]) {
+fn one_server(canvas: &mut Canvas<'_>, server: &Server<'_>, names: &[&str]) {
     let y = canvas.y;
     canvas.line("rule", 20.0, y, WIDTH - 20.0, y);
     canvas.text("name", 24.0, y + 17.5, &short(server.name, 16));
     canvas.text("sub", 24.0, y + 31.0, "lease on the server");
-    for &(from, to) in &server.out {
-        let (x, to) = (canvas.x(from), canvas.x(to));
-        canvas.add(format_args!(
-            r#"<rect fill="url(#hf)" x="{}" y="{}" width="{}" height="38"/>"#,
-            n(x),
-            n(y),
-            n((to - x).max(2.0))
-        ));
-    }
+    out(canvas, &server.out, 38.0);
     for &(holder, from, to) in &server.leases {
         let colour = holder.and_then(|holder| names.iter().position(|name| *name == holder));
         let class = colour.map_or("grey".to_owned(), |colour| format!("p{}", colour % 6));
@@ -158,7 +188,7 @@ fn one_server(canvas: &mut Canvas, server: &Server<'_>, names: &[&str]) {
     canvas.y += 38.0;
 }
 
-fn one_register(canvas: &mut Canvas, row: &Row) {
+fn one_register(canvas: &mut Canvas<'_>, row: &Row) {
     let y = canvas.y;
     canvas.line("rule", 20.0, y, WIDTH - 20.0, y);
     let name = match row.register {
@@ -171,34 +201,36 @@ fn one_register(canvas: &mut Canvas, row: &Row) {
     let mut seen: HashMap<(Option<Fate>, i64, usize), ()> = HashMap::new();
     // Many works on one line become dots without figures.
     let dense = row.works.len() > 24;
+    let crowded = |canvas: &Canvas<'_>, at: u64| {
+        let x = canvas.x(at);
+        let reads = row.works.iter().filter_map(|work| work.read).map(|(at, _)| at);
+        let writes = row.works.iter().filter_map(|work| work.wrote).map(|(at, _)| at);
+        reads.chain(writes).any(|other| other != at && (0.0..32.0).contains(&(canvas.x(other) - x)))
+    };
     for work in &row.works {
         let at = work.wrote.map(|(at, _)| at).or(work.read.map(|(at, _)| at)).unwrap_or_default();
         let cell = (canvas.x(at) / 5.0) as i64;
         let key = (work.wrote.map(|(_, fate)| fate), cell, work.client.unwrap_or(9) % 3);
         if seen.insert(key, ()).is_none() {
-            one_work(canvas, work, y + 21.0, dense);
+            let figure = !dense && !crowded(canvas, at);
+            one_work(canvas, work, y + 21.0, dense, figure);
         }
     }
     canvas.y += 42.0;
 }
 
 /// What became of the row's updates, in words below its name.
-fn summary(canvas: &mut Canvas, row: &Row, y: f64) {
-    let count = |fate| {
-        let fits = |work: &&Work| work.wrote.is_some_and(|(_, is)| is == fate);
-        row.works.iter().filter(fits).count()
-    };
-    let refused_reads = row.works.iter().filter(|work| matches!(work.read, Some((_, true))));
-    let (stale, refused) = (count(Fate::Stale), count(Fate::Refused) + refused_reads.count());
-    let (class, text) = match (stale, refused) {
+fn summary(canvas: &mut Canvas<'_>, row: &Row, y: f64) {
+    let tally = &row.tally;
+    let (class, text) = match (tally.lost, tally.refused) {
         (0, 0) => ("sub", "every update kept".to_owned()),
         (0, refused) => ("sub okt", format!("{refused} refused, 0 lost")),
-        (stale, _) => ("sub badt", format!("{stale} overwritten")),
+        (lost, _) => ("sub badt", format!("{lost} of {} lost", tally.accepted)),
     };
     canvas.text(class, 24.0, y, &text);
 }
 
-fn one_work(canvas: &mut Canvas, work: &Work, middle: f64, dense: bool) {
+fn one_work(canvas: &mut Canvas<'_>, work: &Work, middle: f64, dense: bool, figure: bool) {
     let colour = work.client.map(|client| client % 6);
     // Works that overlap in time lie beside each other.
     let y = middle + (work.client.unwrap_or(1) % 3) as f64 * 7.0 - 7.0;
@@ -233,12 +265,12 @@ fn one_work(canvas: &mut Canvas, work: &Work, middle: f64, dense: bool) {
         ));
     }
     fate(canvas, &n(x), &n(y), is, &title);
-    if !dense && is != Fate::Refused && x + 30.0 < WIDTH && x > LEFT {
+    if figure && is != Fate::Refused && x + 30.0 < WIDTH && x > LEFT {
         canvas.text("value", x + 10.0, y + 4.0, &format!("={}", work.value));
     }
 }
 
-fn fate(canvas: &mut Canvas, x: &str, y: &str, fate: Fate, title: &str) {
+fn fate(canvas: &mut Canvas<'_>, x: &str, y: &str, fate: Fate, title: &str) {
     let shape = match fate {
         Fate::Accepted => {
             r#"<circle class="ok" r="7.5"/><path class="sign" d="M-3.4 .3L-1 2.8L3.6 -2.6"/>"#

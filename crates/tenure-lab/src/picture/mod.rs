@@ -14,6 +14,7 @@ mod svg;
 mod terminal;
 #[cfg(test)]
 mod tests;
+mod time;
 
 pub use self::headline::{duration, headline};
 pub use self::matrix::{Cell, Head, Table, matrix};

@@ -4,10 +4,11 @@
 use std::fmt::Write;
 
 use super::escape::{script, xml};
-use super::headline::{duration, headline};
+use super::headline::{duration, headline, sentence};
 use super::scene::Scene;
 use super::story;
 use super::svg::{self, STYLE};
+use super::time::Time;
 use crate::check::Report;
 use crate::check::resource::Tally;
 use crate::history::History;
@@ -49,7 +50,7 @@ pub fn html(history: &History, report: &Report, judgement: &Judgement) -> String
     body += "<footer><p>The whole history is inside this page. Check it again, without any server: \
              <code>tenure lab replay THIS.html</code></p></footer>\n";
     let scene = Scene::of(history, report);
-    body += &crosshair(scene.from, scene.to);
+    body += &crosshair(&scene.time);
     document(&format!("{title} · {name}"), &body, &embed(history))
 }
 
@@ -98,7 +99,7 @@ fn badge(judgement: &Judgement) -> String {
 
 fn about(history: &History) -> String {
     let header = &history.header;
-    let mut parts = vec![xml(&header.about)];
+    let mut parts = vec![xml(&sentence(&header.about))];
     let server = match header.server.as_str() {
         "" => String::new(),
         server => format!(" on {}", xml(server)),
@@ -135,6 +136,12 @@ const LEGEND: &[(&str, &str, &str)] = &[
         "holds by its own belief, past its deadline",
     ),
     ("d=\"M0 0L4 6H-4Z\"", r#"<path class="p0" d="M17 4L23 13H11Z"/>"#, "renews"),
+    ("<title>refused<", r#"<circle class="hollow s0" cx="17" cy="9" r="4"/>"#, "asks in vain"),
+    (
+        "<title>no answer<",
+        r#"<circle class="hollow s0" cx="17" cy="9" r="7.5"/><text class="value" text-anchor="middle" x="17" y="13">?</text>"#,
+        "no answer",
+    ),
     ("told that it is lost", r#"<path class="cross" d="M14 2V16M14 2L21 5L14 8"/>"#, "told: lost"),
     ("process ended", r#"<path class="cross" d="M12 4L22 14M22 4L12 14"/>"#, "process ended"),
     ("url(#hf)", r#"<rect fill="url(#hf)" x="1" y="1" width="32" height="16"/>"#, "under a fault"),
@@ -226,18 +233,21 @@ fn embed(history: &History) -> String {
 }
 
 /// A line under the pointer that tells the time. Everything else works without it.
-fn crosshair(from: u64, to: u64) -> String {
+fn crosshair(time: &Time) -> String {
     let (left, right) = (svg::LEFT + 6.0, svg::END);
     let width = svg::WIDTH;
+    let anchor = |&(at, place): &(u64, f64)| format!("[{},{place:.4}]", at as f64 / 1e9);
+    let anchors: Vec<_> = time.anchors().iter().map(anchor).collect();
     format!(
-        "<script>\n(()=>{{const f=document.querySelector('figure'),s=f.querySelector('svg'),\
+        "<script>\n(()=>{{const f=document.querySelector('figure'),s=f.querySelector('svg'),a=[{}],\
          c=document.createElement('div'),t=document.createElement('span');c.id='cross';c.append(t);\
          f.append(c);f.onmouseleave=()=>c.style.display='none';f.onmousemove=e=>{{\
-         const b=s.getBoundingClientRect(),x=(e.clientX-b.left)/b.width*{width};\
-         c.style.display=x<{left}||x>{right}||e.clientY>b.bottom?'none':'block';\
+         const b=s.getBoundingClientRect(),x=(e.clientX-b.left)/b.width*{width},\
+         p=(x-{left})/({right}-{left});let i=1;while(i<a.length-1&&a[i][1]<p)i++;\
+         const u=a[i-1],v=a[i];c.style.display=p<0||p>1||e.clientY>b.bottom?'none':'block';\
          c.style.left=e.clientX-f.getBoundingClientRect().left+f.scrollLeft+'px';\
-         t.textContent=(({from}+(x-{left})/({right}-{left})*{})/1e9).toFixed(3)+' s'}}}})()\n\
+         t.textContent=(u[0]+(p-u[1])/(v[1]-u[1])*(v[0]-u[0])).toFixed(3)+' s'}}}})()\n\
          </script>\n",
-        to.saturating_sub(from)
+        anchors.join(",")
     )
 }

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 
+use super::time::Time;
 use crate::check::Report;
 use crate::check::holds::{Hold, Holds};
-use crate::history::{History, Kind, Register, What};
+use crate::check::resource::Tally;
+use crate::history::{Event, History, Kind, Register, What};
 
 /// Everything that is drawn.
 pub(super) struct Scene<'a> {
-    pub(super) from: u64,
-    pub(super) to: u64,
+    pub(super) time: Time,
     pub(super) clients: Vec<Client<'a>>,
     /// So many more clients are left out.
     pub(super) left_out: usize,
@@ -63,6 +64,13 @@ pub(super) struct Server<'a> {
 pub(super) struct Row {
     pub(super) register: Register,
     pub(super) works: Vec<Work>,
+    pub(super) tally: Tally,
+}
+
+impl Row {
+    fn new(register: Register, report: &Report) -> Row {
+        Row { register, works: Vec::new(), tally: report.resource.of(register).clone() }
+    }
 }
 
 /// One client's way through a register: it read, then wrote.
@@ -116,21 +124,39 @@ impl<'a> Scene<'a> {
                 clients[at].take(hold, end);
             }
         }
-        let first = history.events.iter().find(|event| !matches!(event.what, What::Note { .. }));
+        let first = history.events.iter().find(|event| is_drawn(&event.what));
         let mut keys = holds.all.iter().map(|hold| hold.key);
         let key = keys.next();
+        let from = first.map_or(0, |event| event.at);
+        let bands = bands(report);
         Scene {
-            from: first.map_or(0, |event| event.at),
-            to: end,
+            time: time(history, from, end, &bands),
             clients,
             left_out,
             servers: servers(history, &out, end),
-            registers: registers(history, &holds, &place),
+            registers: registers(history, report, &holds, &place),
             faults: faults(history, end),
-            bands: bands(report),
+            bands,
             many_keys: keys.any(|other| Some(other) != key),
         }
     }
+}
+
+/// Folded only where two held at once: in other runs the waiting is the story.
+fn time(history: &History, from: u64, to: u64, bands: &[Band]) -> Time {
+    if bands.is_empty() {
+        return Time::even(from, to);
+    }
+    let seen = |event: &&Event| is_drawn(&event.what) && !matches!(event.what, What::Seen { .. });
+    let drawn = history.events.iter().filter(seen).map(|event| event.at);
+    let edges = bands.iter().flat_map(|band| [band.from, band.to]);
+    let mut moments: Vec<u64> = drawn.chain(edges).chain([from, to]).collect();
+    moments.sort_unstable();
+    Time::folded(from, to, &moments)
+}
+
+fn is_drawn(what: &What) -> bool {
+    !matches!(what, What::Note { .. } | What::Measured { .. })
 }
 
 /// Which clients are drawn: all, or those that an overlap or a fault names, and then the first.
@@ -255,7 +281,7 @@ fn servers<'a>(
         let Some(server) = servers.iter_mut().find(|server| server.name == event.lane) else {
             continue;
         };
-        let holder = holder.as_deref();
+        let holder = holder.as_deref().filter(|name| !name.is_empty());
         let last = server.leases.last_mut();
         if let Some(last) = last {
             last.2 = last.2.min(event.at);
@@ -272,11 +298,15 @@ fn servers<'a>(
     servers
 }
 
-fn registers(history: &History, holds: &Holds<'_>, place: &HashMap<&str, usize>) -> Vec<Row> {
+fn registers(
+    history: &History,
+    report: &Report,
+    holds: &Holds<'_>,
+    place: &HashMap<&str, usize>,
+) -> Vec<Row> {
     let lanes: HashMap<u64, &str> = holds.all.iter().map(|hold| (hold.id, hold.lane)).collect();
     let order = [Register::Plain, Register::Write, Register::ReadWrite];
-    let mut rows: Vec<_> =
-        order.map(|register| Row { register, works: Vec::new() }).into_iter().collect();
+    let mut rows: Vec<_> = order.map(|register| Row::new(register, report)).into_iter().collect();
     let mut open: HashMap<(u64, Register), usize> = HashMap::new();
     for event in &history.events {
         match event.what {

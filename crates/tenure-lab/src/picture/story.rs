@@ -1,6 +1,7 @@
 //! The run in plain words: one caption, and the moments that matter.
 
-use super::headline::duration;
+use super::headline::{duration, sentence};
+use super::lanes::brief;
 use crate::check::Report;
 use crate::check::holds::{Hold, Holds};
 use crate::check::liveness::Recovery;
@@ -22,8 +23,8 @@ pub(super) fn caption(report: &Report, verdict: Verdict) -> String {
             longest(report)
         ),
         Verdict::Forever => format!(
-            "Never did two clients hold at once. But the lock did not come free within {}, and the \
-             server names no end: somebody has to remove it by hand.",
+            "Never did two clients hold at once. But the lock did not come free within {}, and \
+             nothing says that it ever will: somebody has to remove it by hand.",
             longest(report)
         ),
         Verdict::Costly => "Never did two clients hold at once, and the lock went on. But it cost \
@@ -100,8 +101,8 @@ pub(super) fn moments(history: &History) -> Vec<Moment> {
     for event in &history.events {
         let lane = &event.lane;
         match &event.what {
-            What::Fault { text, .. } => add(event.at, 0, false, format!("{text}.")),
-            What::Healed { text, .. } => add(event.at, 1, false, format!("{text}.")),
+            What::Fault { text, .. } => add(event.at, 0, false, sentence(text)),
+            What::Healed { text, .. } => add(event.at, 1, false, sentence(text)),
             What::Wrote { register: Register::Plain, stale: true, .. } => {
                 let text = format!("{lane} overwrites an update that it has not seen: lost.");
                 add(event.at, 0, true, text);
@@ -112,7 +113,7 @@ pub(super) fn moments(history: &History) -> Vec<Moment> {
             What::Wrote { register: Register::ReadWrite, refused: true, .. } => {
                 add(event.at, 0, false, format!("The fence refuses {lane}'s write."));
             }
-            What::Note { text } => add(event.at, 2, false, format!("{text}.")),
+            What::Note { text } => add(event.at, 2, false, sentence(text)),
             _ => {}
         }
     }
@@ -125,7 +126,7 @@ pub(super) fn moments(history: &History) -> Vec<Moment> {
 fn of_hold(hold: &Hold<'_>, holds: &Holds<'_>, add: &mut impl FnMut(u64, u8, bool, String)) {
     let lane = hold.lane;
     if let Some(at) = hold.granted {
-        let token = hold.token.map(|token| format!(", token {token}")).unwrap_or_default();
+        let token = hold.token.map(|token| format!(", token {}", brief(token))).unwrap_or_default();
         let other = |other: &&Hold<'_>| {
             let inside = other.granted.is_some_and(|begin| begin < at) && other.belief_end() > at;
             inside && other.key == hold.key && other.id != hold.id
@@ -143,10 +144,9 @@ fn of_hold(hold: &Hold<'_>, holds: &Holds<'_>, add: &mut impl FnMut(u64, u8, boo
             None => add(at, 2, false, format!("{lane} holds the lock{token}.")),
         }
     }
-    if let (Some(end), true) = (hold.certain_end(), hold.belief_end() != u64::MAX) {
-        if end < hold.belief_end() && end < holds.end {
-            add(end, 1, false, format!("{lane}'s lease is over, and {lane} does not know."));
-        }
+    let (late, belief) = (hold.certain_end(), hold.belief_end());
+    if let Some(end) = late.filter(|&end| belief != u64::MAX && end < belief.min(holds.end)) {
+        add(end, 1, false, format!("{lane}'s lease is over, and {lane} does not know."));
     }
     if let Some(at) = hold.lost {
         add(at, 1, false, format!("{lane} learns that its lock is lost."));

@@ -1,12 +1,14 @@
 //! The timeline as SVG: lanes from top to bottom, time from left to right. Every colour is a
 //! variable of the style sheet, so one drawing serves light and dark; every meaning has a shape too.
 
+use std::cmp::Reverse;
 use std::fmt::{Display, Write};
 
 use super::escape::{short, xml};
 use super::headline::duration;
 use super::lanes;
 use super::scene::{Band, Fault, Scene};
+use super::time::Time;
 
 /// The style sheet of pictures, alone or inside a page.
 pub(super) const STYLE: &str = include_str!("style.css");
@@ -18,18 +20,16 @@ const RIGHT: f64 = WIDTH - 26.0;
 pub(super) const END: f64 = RIGHT - 28.0;
 
 /// A drawing in the making: SVG so far, and the scale of time.
-pub(super) struct Canvas {
+pub(super) struct Canvas<'a> {
     pub(super) out: String,
-    from: u64,
-    span: f64,
+    time: &'a Time,
     pub(super) y: f64,
 }
 
-impl Canvas {
+impl Canvas<'_> {
     /// Where a moment stands.
     pub(super) fn x(&self, at: u64) -> f64 {
-        let part = at.saturating_sub(self.from) as f64 / self.span;
-        LEFT + 6.0 + part.clamp(0.0, 1.0) * (END - LEFT - 6.0)
+        LEFT + 6.0 + self.time.place(at) * (END - LEFT - 6.0)
     }
 
     /// Adds a piece. Writing to a string cannot fail.
@@ -64,14 +64,13 @@ pub(super) fn n(value: f64) -> String {
 
 /// About how wide a text will be.
 pub(super) fn width(text: &str, size: f64) -> f64 {
-    text.chars().count() as f64 * size * 0.56
+    text.chars().count() as f64 * size * 0.62
 }
 
 /// Draws a scene; with `title` and `subtitle` on a ground of its own, to stand alone.
 pub(super) fn draw(scene: &Scene<'_>, title: Option<(&str, &str)>) -> String {
-    let span = scene.to.saturating_sub(scene.from).max(1);
     let y = if title.is_some() { 84.0 } else { 4.0 };
-    let mut canvas = Canvas { out: String::new(), from: scene.from, span: span as f64, y };
+    let mut canvas = Canvas { out: String::new(), time: &scene.time, y };
     let axis = canvas.y + 14.0;
     canvas.y += 26.0;
     faults(&mut canvas, scene);
@@ -81,7 +80,7 @@ pub(super) fn draw(scene: &Scene<'_>, title: Option<(&str, &str)>) -> String {
     lanes::draw(&mut canvas, scene);
     let bottom = canvas.y;
     let lanes = std::mem::take(&mut canvas.out);
-    grid(&mut canvas, scene, axis, bottom);
+    grid(&mut canvas, scene, axis, (top, bottom));
     for fault in scene.faults.iter().filter(|fault| fault.to.is_none()).take(24) {
         let x = canvas.x(fault.from);
         canvas.line("faultline", x, top - 4.0, x, bottom);
@@ -111,7 +110,7 @@ fn frame(inner: &str, height: f64, title: Option<(&str, &str)>) -> String {
         None => head.push('>'),
         Some((title, sub)) => {
             let (title, sub) = (xml(title), xml(sub));
-            let size = if width(&title, 25.0) > WIDTH - 60.0 { "19" } else { "25" };
+            let size = if width(&title, 25.0) > WIDTH { "19" } else { "25" };
             let _always = write!(
                 head,
                 r#" aria-label="{title}"><style>{STYLE}</style><rect class="bg" width="{WIDTH}" height="{height}" rx="10"/><text class="h1" style="font-size:{size}px" x="24" y="40">{title}</text><text class="h2" x="24" y="64">{sub}</text>"#
@@ -121,18 +120,34 @@ fn frame(inner: &str, height: f64, title: Option<(&str, &str)>) -> String {
     format!("{head}<defs>{hatches}</defs>\n{inner}</svg>\n")
 }
 
-/// Lines of time behind everything, with their labels on top.
-fn grid(canvas: &mut Canvas, scene: &Scene<'_>, axis: f64, bottom: f64) {
-    let span = scene.to.saturating_sub(scene.from).max(1);
-    let step = step(span);
-    let first = scene.from.div_ceil(step);
+/// Lines of time behind everything, with their labels on top, and a sign where time is folded.
+fn grid(canvas: &mut Canvas<'_>, scene: &Scene<'_>, axis: f64, (top, bottom): (f64, f64)) {
+    let time = &scene.time;
+    let step = step(time.shown());
+    let first = time.from().div_ceil(step);
     for at in (first..).map_while(|number| number.checked_mul(step)) {
-        if at > scene.to {
+        if at > time.to() {
             break;
+        }
+        if time.folds.iter().any(|&(from, to)| from < at && at < to) {
+            continue;
         }
         let x = canvas.x(at);
         canvas.line("grid", x, axis + 5.0, x, bottom);
-        canvas.text("tick", x, axis, &tick(at, step));
+        let near =
+            |&(from, to): &(u64, u64)| ((canvas.x(from) + canvas.x(to)) / 2.0 - x).abs() < 72.0;
+        if !time.folds.iter().any(near) {
+            canvas.text("tick", x, axis, &tick(at, step));
+        }
+    }
+    for &(from, to) in &time.folds {
+        let (x, end) = (canvas.x(from), canvas.x(to));
+        let middle = (x + end) / 2.0;
+        canvas.text("tick", middle, axis, &format!("⋯ {} ⋯", duration(to - from)));
+        for x in [middle - 4.0, middle + 4.0] {
+            canvas.line("fold", x + 3.0, axis + 5.0, x - 3.0, axis + 13.0);
+            canvas.line("fold", x, top, x, bottom);
+        }
     }
 }
 
@@ -157,7 +172,7 @@ fn tick(at: u64, step: u64) -> String {
 const FAULTS: usize = 6;
 
 /// Faults in as few rows as their labels need, each with a line down through the lanes.
-fn faults(canvas: &mut Canvas, scene: &Scene<'_>) {
+fn faults(canvas: &mut Canvas<'_>, scene: &Scene<'_>) {
     if scene.faults.is_empty() {
         return;
     }
@@ -191,7 +206,7 @@ fn label(fault: &Fault<'_>) -> String {
 }
 
 fn one_fault(
-    canvas: &mut Canvas,
+    canvas: &mut Canvas<'_>,
     fault: &Fault<'_>,
     label: &str,
     y: f64,
@@ -224,10 +239,12 @@ fn one_fault(
     }
 }
 
-/// The red bands, with their lengths above.
-fn bands(canvas: &mut Canvas, bands: &[Band], labels: f64, top: f64, bottom: f64) {
-    let mut free = f64::MIN;
-    for band in bands {
+/// The red bands, with their lengths above: the certain ones first, as long as there is room.
+fn bands(canvas: &mut Canvas<'_>, bands: &[Band], labels: f64, top: f64, bottom: f64) {
+    let mut taken: Vec<(f64, f64)> = Vec::new();
+    let mut order: Vec<&Band> = bands.iter().collect();
+    order.sort_by_key(|band| (!band.certain, Reverse(band.to - band.from)));
+    for band in order {
         let (x, to) = (canvas.x(band.from), canvas.x(band.to));
         let wide = (to - x).max(2.0);
         canvas.rect("band", x, top - 3.0, wide, bottom - top + 3.0, 0.0);
@@ -237,14 +254,14 @@ fn bands(canvas: &mut Canvas, bands: &[Band], labels: f64, top: f64, bottom: f64
         }
         let words = if band.certain { "two holders" } else { "two holders, one past its deadline" };
         let label = format!("{words} · {}", duration(band.to - band.from));
-        let half = width(&label, 13.0) / 2.0;
+        let half = width(&label, 13.0) / 2.0 + 6.0;
         let middle = (x + wide / 2.0).clamp(LEFT + half, RIGHT - half);
-        if middle - half > free {
+        if taken.iter().all(|&(from, to)| middle + half < from || to < middle - half) {
             let (x, y) = (n(middle), n(labels + 15.0));
             canvas.add(format_args!(
                 r#"<text class="bandtext" text-anchor="middle" x="{x}" y="{y}">{label}</text>"#
             ));
-            free = middle + half + 10.0;
+            taken.push((middle - half, middle + half));
         }
     }
 }

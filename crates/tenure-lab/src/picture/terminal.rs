@@ -6,8 +6,10 @@ use std::fmt::Write;
 use super::checks;
 use super::escape::{short, terminal as safe};
 use super::headline::{duration, headline};
+use super::lanes::brief;
 use super::scene::{Client, Fate, Mark, Row, Scene, Server};
 use super::story;
+use super::time::Time;
 use crate::check::Report;
 use crate::history::{History, Register};
 use crate::verdict::{Judgement, Outcome, Verdict};
@@ -33,7 +35,7 @@ const WIDE: usize = COLUMNS - NAMES - 1;
 /// ```
 pub fn terminal(history: &History, report: &Report, judgement: &Judgement, colour: bool) -> String {
     let scene = Scene::of(history, report);
-    let mut pen = Pen { out: String::new(), colour, from: scene.from, to: scene.to };
+    let mut pen = Pen { out: String::new(), colour, time: &scene.time };
     let header = &history.header;
     let title = format!("{} on {}", header.scenario, header.lock);
     pen.say("1", &headline(report));
@@ -80,11 +82,10 @@ pub fn table(report: &Report, judgement: &Judgement) -> String {
     text
 }
 
-struct Pen {
+struct Pen<'a> {
     out: String,
     colour: bool,
-    from: u64,
-    to: u64,
+    time: &'a Time,
 }
 
 /// One character of a lane, and its colour.
@@ -93,11 +94,9 @@ type Cells = Vec<(char, &'static str)>;
 /// The colours of clients, after each other.
 const CLIENTS: [&str; 6] = ["34", "35", "36", "33", "95", "94"];
 
-impl Pen {
+impl Pen<'_> {
     fn column(&self, at: u64) -> usize {
-        let span = (self.to - self.from).max(1) as u128;
-        let part = u128::from(at.saturating_sub(self.from)) * (WIDE as u128 - 1) / span;
-        (part as usize).min(WIDE - 1)
+        (self.time.place(at) * (WIDE - 1) as f64) as usize
     }
 
     fn say(&mut self, style: &str, text: &str) {
@@ -130,13 +129,24 @@ impl Pen {
 
     fn axis(&mut self) {
         let mut cells = blank();
-        let span = self.to - self.from;
-        for part in 0..=4u64 {
-            let at = self.from + span / 4 * part;
+        let (from, to) = (self.time.from(), self.time.to());
+        let ends = self.time.folds.iter().flat_map(|&(from, to)| [from, to]);
+        let mut moments: Vec<u64> = match self.time.folds.is_empty() {
+            true => (0..=4).map(|part| from + (to - from) / 4 * part).collect(),
+            false => [from].into_iter().chain(ends).chain([to]).collect(),
+        };
+        moments.sort_unstable();
+        let mut free = 0;
+        for at in moments {
             let label = format!("{:.2}s", at as f64 / 1e9);
-            let column = self.column(at);
-            let start = column.min(WIDE - label.len());
-            put(&mut cells, start, &label, "2");
+            let start = self.column(at).min(WIDE - label.len().min(WIDE));
+            if start >= free {
+                put(&mut cells, start, &label, "2");
+                free = start + label.len() + 1;
+            }
+        }
+        for &(from, to) in &self.time.folds {
+            put(&mut cells, self.column(from / 2 + to / 2), "≈", "2");
         }
         self.lane("", "", &cells);
     }
@@ -194,9 +204,9 @@ impl Pen {
             for &at in &bar.renewed {
                 put(&mut cells, self.column(at), "‡", style);
             }
-            let token = bar.token.map(|token| format!(" {token} ")).unwrap_or_default();
+            let token = bar.token.map(|token| format!(" {} ", brief(token))).unwrap_or_default();
             let from = self.column(bar.from);
-            if !token.is_empty() && from + token.len() + 2 < self.column(bar.to) {
+            if !token.is_empty() && from + token.chars().count() + 2 < self.column(bar.to) {
                 put(&mut cells, from + 1, &token, style);
             }
         }

@@ -71,10 +71,10 @@ fn hostile() -> History {
             What::Asked { key, .. } => key.push_str(evil),
             What::Seen { holder: Some(holder), .. } => holder.push_str(evil),
             What::Fault { id, text, target, .. } => {
-                [id, text, target].map(|word| word.push_str(evil));
+                [id, text, target].into_iter().for_each(|word| word.push_str(evil));
             }
             What::Healed { text, target } => {
-                [text, target].map(|word| word.push_str(evil));
+                [text, target].into_iter().for_each(|word| word.push_str(evil));
             }
             What::Ended { how } => how.push_str(evil),
             _ => {}

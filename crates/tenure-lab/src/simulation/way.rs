@@ -1,6 +1,7 @@
 //! The way from one client to the server: messages are late or lost as the dice say, and the way can
 //! be cut. A client that is stopped sends and hears nothing, one that is dead never again.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ struct Inner {
     lose: u64,
     cut: watch::Sender<Cut>,
     stopped: watch::Sender<bool>,
+    dead: AtomicBool,
 }
 
 impl Way {
@@ -46,11 +48,17 @@ impl Way {
         let slowest = [1, 5, 50, 700][dice.below(4) as usize];
         let lose = [0, 0, 40, 12][dice.below(4) as usize];
         let (cut, stopped) = (watch::Sender::default(), watch::Sender::default());
-        Way(Arc::new(Inner { server, dice: Mutex::new(dice), slowest, lose, cut, stopped }))
+        let (dice, dead) = (Mutex::new(dice), AtomicBool::new(false));
+        Way(Arc::new(Inner { server, dice, slowest, lose, cut, stopped, dead }))
     }
 
     pub(super) fn cut(&self, cut: Cut) {
         self.0.cut.send_replace(cut);
+    }
+
+    /// The process is gone: nothing that it still does can be seen by anybody.
+    pub(super) fn die(&self) {
+        self.0.dead.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn stop(&self, stopped: bool) {
@@ -75,6 +83,7 @@ impl Way {
         let (late, lost) = self.toss();
         let cut = *self.0.cut.borrow();
         match cut {
+            _ if self.0.dead.load(Ordering::Relaxed) => return std::future::pending().await,
             Cut::Refused => return Err(gone("connection")),
             Cut::Both => return std::future::pending().await,
             _ if lost => return Err(gone("request")),

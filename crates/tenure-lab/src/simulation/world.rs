@@ -234,10 +234,10 @@ async fn user(world: Arc<World>, number: usize, mut dice: Dice) {
         if dice.once_in(12) {
             // Dead, and a new process in its place.
             world.say(&lane, What::Ended { how: "crashed".into() });
-            way.cut(Cut::Both);
+            way.die();
             way = Way::new(world.server.clone(), Dice::new(dice.below(u64::MAX), round));
             world.ways()[number] = way.clone();
-            std::mem::forget(guard);
+            drop(guard);
             client = world.told_client(&way, &lane);
             continue;
         }
