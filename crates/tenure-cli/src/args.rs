@@ -34,6 +34,8 @@ pub(crate) enum Verb {
     Evict(Evict),
     Wait(Wait),
     Doctor(Doctor),
+    #[cfg(feature = "lab")]
+    Lab(crate::commands::lab::Lab),
     Schema(Schema),
     Completions(Completions),
     Man(Man),

@@ -36,7 +36,9 @@ pub(crate) fn of(kind: ErrorKind) -> u8 {
 /// Every code that the program can leave with, and what it means.
 pub(crate) const TABLE: &[(&str, &str)] = &[
     ("0", "done; `show`: the lock is held; `run`: the command exited with 0"),
-    ("1", "`show`: the lock is free; `evict`: that grant is not there"),
+    ("1", "`show`: the lock is free; `evict`: that grant is not there; `lab`: not as expected"),
+    ("2", "`lab`: inconclusive, the run was not able to show what it should"),
+    ("3", "`lab`: skipped, the run cannot be played here"),
     ("64", "usage: a flag, key, URL or store that cannot be right; change it"),
     ("69", "unavailable: the server or store does not answer; look at it, try again"),
     ("70", "internal: a fault of tenure or of the machine"),

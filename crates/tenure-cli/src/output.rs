@@ -80,6 +80,12 @@ impl Paint {
         Paint(io::stderr().is_terminal() && colour_is_welcome())
     }
 
+    /// Whether it is wanted at all.
+    #[cfg(feature = "lab")]
+    pub(crate) fn wanted(self) -> bool {
+        self.0
+    }
+
     pub(crate) fn bold(self, text: &str) -> String {
         if self.0 { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
     }

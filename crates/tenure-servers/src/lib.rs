@@ -82,6 +82,21 @@ pub fn tool(bundle: Bundle, name: &str) -> Result<std::process::Command> {
     get::tool(bundle, name)
 }
 
+/// What the environment of a program has to say so that its wall clock is off by this much: forward
+/// if positive. Works for programs that ask libc for the time; needs a C compiler.
+///
+/// # Errors
+/// When the clock cannot be had here, with the reason.
+pub fn shifted_clock(
+    file: &std::path::Path,
+    offset_ms: i64,
+) -> Result<[(&'static str, std::ffi::OsString); 2]> {
+    let shim = clock::shim()?;
+    let set = clock::Clock::create(file).and_then(|clock| clock.set(offset_ms));
+    set.map_err(|error| Error::failed("shift a clock", error))?;
+    Ok([("LD_PRELOAD", shim.into()), ("TENURE_CLOCK_FILE", file.into())])
+}
+
 /// Removes this file or folder when the process ends, however it ends.
 pub fn remove_at_exit(path: &std::path::Path) {
     guardian::remove_at_exit(path);

@@ -4,6 +4,8 @@ mod completions;
 mod doctor;
 mod evict;
 mod help;
+#[cfg(feature = "lab")]
+pub(crate) mod lab;
 mod ls;
 mod man;
 mod run;
@@ -28,6 +30,8 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
         Verb::Evict(args) => evict::run(&connect(url)?, &args),
         Verb::Wait(args) => wait::run(url, &args),
         Verb::Doctor(args) => doctor::run(&connect(url)?, &args),
+        #[cfg(feature = "lab")]
+        Verb::Lab(args) => lab::run(args),
         Verb::Schema(args) => schema::run(&args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Man(args) => man::run(&args),

@@ -1,0 +1,91 @@
+//! `tenure lab replay`: check and draw a recorded history again.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use tenure_lab::check::{self, Report};
+use tenure_lab::history::{Header, History};
+use tenure_lab::picture;
+use tenure_lab::verdict::Judgement;
+
+use super::run::write;
+use crate::exit;
+use crate::failure::Failure;
+use crate::output::{self, Paint};
+
+/// Check and draw a recorded history again; needs no server
+///
+/// Exit code: 0 measured is expected, 1 it differs, 2 inconclusive.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Replay {
+    /// The history: lines of JSON, or a page of the lab that has them inside; `-` is stdin
+    file: PathBuf,
+
+    /// Write the picture to this file, as one page of HTML with the history inside
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Write the picture alone to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    /// Write the verdict and all that the checkers found to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Print what each checker found, too
+    #[arg(long)]
+    checks: bool,
+}
+
+/// What programs read. Stable.
+#[derive(Serialize)]
+struct Summary<'a> {
+    header: &'a Header,
+    report: &'a Report,
+    judgement: &'a Judgement,
+}
+
+pub(super) fn run(args: &Replay) -> Result<u8, Failure> {
+    let history = read(&args.file)?;
+    let report = check::check(&history);
+    let judgement = Judgement::of(&history.header, &report);
+    let colour = Paint::stdout().wanted();
+    output::print(&picture::terminal(&history, &report, &judgement, colour))?;
+    if args.checks {
+        output::print(&format!("\n{}", picture::table(&report, &judgement)))?;
+    }
+    if let Some(path) = &args.html {
+        let page = picture::html(&history, &report, &judgement);
+        write(path, |file| Ok(file.write_all(page.as_bytes())?))?;
+    }
+    if let Some(path) = &args.svg {
+        let drawing = picture::svg(&history, &report, &judgement);
+        write(path, |file| Ok(file.write_all(drawing.as_bytes())?))?;
+    }
+    if let Some(path) = &args.json {
+        let header = &history.header;
+        let summary = Summary { header, report: &report, judgement: &judgement };
+        write(path, |mut file| Ok(serde_json::to_writer(&mut file, &summary)?))?;
+    }
+    Ok(judgement.outcome.code())
+}
+
+fn read(path: &Path) -> Result<History, Failure> {
+    let text = if path.as_os_str() == "-" {
+        let mut text = String::new();
+        io::stdin().lock().read_to_string(&mut text).map(|_| text)
+    } else {
+        fs::read_to_string(path)
+    };
+    let history = text.map_err(anyhow::Error::from).and_then(|text| {
+        let page = text.trim_start().starts_with('<').then(|| picture::embedded(&text)).flatten();
+        History::read(page.unwrap_or(text).as_bytes())
+    });
+    history.map_err(|error| {
+        let message = format!("cannot read the history {}: {error:#}", path.display());
+        Failure::new(exit::USAGE, message, "record one with `tenure lab run … --history FILE`")
+    })
+}

@@ -1,0 +1,95 @@
+//! `tenure lab` through the real program, on the lock that needs no server.
+
+#![cfg(all(feature = "lab", target_os = "linux"))]
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod support;
+
+use rustix::process::Signal;
+use support::{
+    Running, children, code, eventually, is_alive, output, state, tenure, text, until_dead,
+};
+
+#[test]
+fn the_list_names_scenarios_locks_and_verdicts() {
+    let output = output(&mut tenure(["lab", "list"]));
+    let list = text(&output.stdout);
+    assert_eq!(code(&output), 0);
+    for part in ["oversell", "pause", "redis-set-nx", "DEL deletes anybody's lock", "U!", "∞"] {
+        assert!(list.contains(part), "{part}: {list}");
+    }
+    let output = output_of(&["lab", "list", "--json"]);
+    let list: serde_json::Value = serde_json::from_str(&output).unwrap();
+    assert_eq!(list["scenarios"][0]["name"], "oversell");
+    assert_eq!(list["scenarios"][0]["expected"]["sqlite"], "U");
+}
+
+#[test]
+fn a_run_is_judged_and_its_history_can_be_checked_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let [history, report] = ["a.jsonl", "a.json"].map(|name| folder.path().join(name));
+    let files = ["--history", history.to_str().unwrap(), "--json", report.to_str().unwrap()];
+    let args = ["lab", "run", "oversell", "--lock", "sqlite", "--fence", "read+write"];
+    let output = output(&mut tenure(args.into_iter().chain(files)));
+    let said = text(&output.stdout);
+    assert_eq!(code(&output), 0, "{said}");
+    assert!(said.contains("1 of 4 updates lost"), "{said}");
+    assert!(said.contains("fence on reads and writes: 0 of"), "{said}");
+
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    assert_eq!(report["judgement"]["measured"], "overlap");
+    assert_eq!(report["header"]["lock"], "sqlite");
+    let again = tenure(["lab", "replay", history.to_str().unwrap()]).output().unwrap();
+    assert_eq!(code(&again), 0, "{again:?}");
+}
+
+#[test]
+fn what_cannot_happen_or_does_not_exist_is_told() {
+    let cell = output(&mut tenure(["lab", "run", "failover", "--lock", "sqlite"]));
+    assert_eq!(code(&cell), 3, "{cell:?}");
+    for args in
+        [["lab", "run", "flood", "--lock", "sqlite"], ["lab", "run", "pause", "--lock", "x"]]
+    {
+        let output = output(&mut tenure(args));
+        assert_eq!(code(&output), 64, "{output:?}");
+        assert!(text(&output.stderr).contains("known: "), "{output:?}");
+    }
+}
+
+#[test]
+fn a_matrix_is_a_table_of_what_was_measured() {
+    let args = ["lab", "matrix", "--locks", "sqlite", "--scenarios", "pause,names,failover"];
+    let output = output(&mut tenure(args));
+    let table = text(&output.stdout);
+    assert_eq!(code(&output), 0, "{output:?}");
+    let row = |name: &str| {
+        let line = table.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    assert_eq!([row("pause"), row("names"), row("failover")], ["U", "✔", "–"]);
+    assert!(text(&output.stderr).contains("[1/1] pause on sqlite"), "{output:?}");
+}
+
+#[test]
+fn nothing_outlives_a_lab_that_is_interrupted_or_killed() {
+    for signal in [Signal::INT, Signal::KILL] {
+        let mut lab = Running::start(&mut tenure(["lab", "run", "pause", "--lock", "sqlite"]));
+        let mut players = Vec::new();
+        // The resource, the guardian, three clients, and one of them stopped.
+        eventually("a client is stopped", || {
+            players = children(lab.front());
+            players.len() >= 5 && players.iter().any(|pid| state(*pid) == Some('T'))
+        });
+        lab.signal(signal);
+        eventually("the lab ends", || lab.is_over());
+        for pid in players {
+            until_dead(pid);
+            assert!(!is_alive(pid));
+        }
+    }
+}
+
+fn output_of(args: &[&str]) -> String {
+    text(&output(&mut tenure(args.iter().copied())).stdout)
+}

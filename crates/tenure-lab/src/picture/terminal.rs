@@ -1,0 +1,308 @@
+//! The timeline for a terminal: a hundred columns, one line per lane, and the same meanings as in
+//! the page.
+
+use std::fmt::Write;
+
+use super::checks;
+use super::escape::{short, terminal as safe};
+use super::headline::{duration, headline};
+use super::lanes::brief;
+use super::scene::{Client, Fate, Mark, Row, Scene, Server};
+use super::story;
+use super::time::Time;
+use crate::check::Report;
+use crate::history::{History, Register};
+use crate::verdict::{Judgement, Outcome, Verdict};
+
+/// Columns of the whole picture, and of the names before it.
+const COLUMNS: usize = 100;
+const NAMES: usize = 12;
+const WIDE: usize = COLUMNS - NAMES - 1;
+
+/// Draws a run as lines of text, with colours if wanted.
+///
+/// # Examples
+///
+/// ```
+/// # let line = r#"{"scenario":"pause","about":"","lock":"l","server":"","seed":1,"expected":"holds","lanes":[]}"#;
+/// # let history = tenure_lab::history::History::read(line.as_bytes())?;
+/// use tenure_lab::{check, picture, verdict::Judgement};
+///
+/// let report = check::check(&history);
+/// let text = picture::terminal(&history, &report, &Judgement::of(&history.header, &report), false);
+/// assert!(text.contains("never granted"));
+/// # anyhow::Ok(())
+/// ```
+pub fn terminal(history: &History, report: &Report, judgement: &Judgement, colour: bool) -> String {
+    let scene = Scene::of(history, report);
+    let mut pen = Pen { out: String::new(), colour, time: &scene.time };
+    let header = &history.header;
+    let title = format!("{} on {}", header.scenario, header.lock);
+    pen.say("1", &headline(report));
+    pen.say("2", &format!("{title}  {}", header.server));
+    pen.say("", "");
+    pen.axis();
+    pen.faults(&scene);
+    pen.overlaps(&scene);
+    for (at, client) in scene.clients.iter().enumerate() {
+        pen.client(client, at);
+    }
+    if scene.left_out > 0 {
+        pen.say("2", &format!("{:NAMES$} and {} clients more", "", scene.left_out));
+    }
+    let names: Vec<_> = scene.clients.iter().map(|client| client.name).collect();
+    for server in &scene.servers {
+        pen.server(server, &names);
+    }
+    for row in &scene.registers {
+        pen.register(row);
+    }
+    pen.say("", "");
+    pen.say("2", LEGEND);
+    pen.say("", "");
+    for line in wrapped(&story::caption(report, judgement.measured)) {
+        pen.say("", &line);
+    }
+    pen.say("", "");
+    pen.verdict(judgement);
+    pen.out
+}
+
+const LEGEND: &str = "┄ waits  █ holds  ▒ past its deadline  ‡ renews  x lost or dead  \
+                      ? no answer\no reads  ● accepted  ◆ accepted, another one lost  ⊘ refused";
+
+/// The checks below each other, for those who want all of them.
+pub fn table(report: &Report, judgement: &Judgement) -> String {
+    let lines = checks::lines(report, judgement);
+    let mut text = String::new();
+    for (name, result) in lines {
+        // Writing to a string cannot fail.
+        let _always = writeln!(text, "{name:30} {}", safe(&result));
+    }
+    text
+}
+
+struct Pen<'a> {
+    out: String,
+    colour: bool,
+    time: &'a Time,
+}
+
+/// One character of a lane, and its colour.
+type Cells = Vec<(char, &'static str)>;
+
+/// The colours of clients, after each other.
+const CLIENTS: [&str; 6] = ["34", "35", "36", "33", "95", "94"];
+
+impl Pen<'_> {
+    fn column(&self, at: u64) -> usize {
+        (self.time.place(at) * (WIDE - 1) as f64) as usize
+    }
+
+    fn say(&mut self, style: &str, text: &str) {
+        for line in text.split('\n') {
+            let line = safe(line.trim_end());
+            if self.colour && !style.is_empty() && !line.is_empty() {
+                let _always = writeln!(self.out, "\x1b[{style}m{line}\x1b[0m");
+            } else {
+                let _always = writeln!(self.out, "{line}");
+            }
+        }
+    }
+
+    /// Writes a lane: its name, then its cells, each colour once.
+    fn lane(&mut self, name: &str, style: &str, cells: &Cells) {
+        let name = safe(&short(&safe(name), NAMES - 1));
+        let pad = " ".repeat(NAMES.saturating_sub(name.chars().count()));
+        let paint = |style: &str, text: &str| match self.colour && !style.is_empty() {
+            true => format!("\x1b[{style}m{text}\x1b[0m"),
+            false => text.to_owned(),
+        };
+        let mut line = format!("{}{pad}", paint(style, &name));
+        let last = cells.iter().rposition(|(c, _)| *c != ' ').map_or(0, |at| at + 1);
+        for run in cells[..last].chunk_by(|a, b| a.1 == b.1) {
+            let text: String = run.iter().map(|(c, _)| c).collect();
+            line += &paint(run[0].1, &text);
+        }
+        let _always = writeln!(self.out, "{}", line.trim_end());
+    }
+
+    fn axis(&mut self) {
+        let mut cells = blank();
+        let (from, to) = (self.time.from(), self.time.to());
+        let ends = self.time.folds.iter().flat_map(|&(from, to)| [from, to]);
+        let mut moments: Vec<u64> = match self.time.folds.is_empty() {
+            true => (0..=4).map(|part| from + (to - from) / 4 * part).collect(),
+            false => [from].into_iter().chain(ends).chain([to]).collect(),
+        };
+        moments.sort_unstable();
+        let mut free = 0;
+        for at in moments {
+            let label = format!("{:.2}s", at as f64 / 1e9);
+            let start = self.column(at).min(WIDE - label.len().min(WIDE));
+            if start >= free {
+                put(&mut cells, start, &label, "2");
+                free = start + label.len() + 1;
+            }
+        }
+        for &(from, to) in &self.time.folds {
+            put(&mut cells, self.column(from / 2 + to / 2), "≈", "2");
+        }
+        self.lane("", "", &cells);
+    }
+
+    fn faults(&mut self, scene: &Scene<'_>) {
+        for fault in scene.faults.iter().take(8) {
+            let mut cells = blank();
+            let from = self.column(fault.from);
+            let to = fault.to.map_or(from, |to| self.column(to));
+            fill(&mut cells, from, to, if fault.to.is_some() { '━' } else { '↯' }, "33");
+            let label = short(&safe(&format!("{} ({})", fault.text, fault.id)), WIDE - 4);
+            let wide = label.chars().count() + 1;
+            // Beside the bar if there is room, otherwise on it.
+            let start = match to + 2 + wide <= WIDE {
+                true => to + 2,
+                false if from > wide + 2 && fault.to.is_some() => from - wide - 1,
+                false => (from + 2).min(WIDE - wide).max(2),
+            };
+            put(&mut cells, start, &label, "33");
+            if fault.to.is_none() {
+                put(&mut cells, from.min(start.saturating_sub(2)), "↯", "33");
+            }
+            self.lane("fault", "33", &cells);
+        }
+    }
+
+    fn overlaps(&mut self, scene: &Scene<'_>) {
+        if scene.bands.is_empty() {
+            return;
+        }
+        let mut cells = blank();
+        for band in &scene.bands {
+            let (from, to) = (self.column(band.from), self.column(band.to));
+            fill(&mut cells, from, to, '▓', "31");
+        }
+        let total: u64 = scene.bands.iter().map(|band| band.to - band.from).sum();
+        let label = format!(" two holders, {} ", duration(total));
+        let first = self.column(scene.bands[0].from);
+        let start = first.saturating_sub(label.len());
+        put(&mut cells, start, &label, "31;1");
+        self.lane("overlap", "31;1", &cells);
+    }
+
+    fn client(&mut self, client: &Client<'_>, number: usize) {
+        let style = CLIENTS[number % CLIENTS.len()];
+        let mut cells = blank();
+        for &(from, to) in &client.waits {
+            fill(&mut cells, self.column(from), self.column(to), '┄', style);
+        }
+        for bar in &client.holds {
+            fill(&mut cells, self.column(bar.from), self.column(bar.to), '▒', style);
+            for &(from, to) in &bar.sure {
+                fill(&mut cells, self.column(from), self.column(to), '█', style);
+            }
+            for &at in &bar.renewed {
+                put(&mut cells, self.column(at), "‡", style);
+            }
+            let token = bar.token.map(|token| format!(" {} ", brief(token))).unwrap_or_default();
+            let from = self.column(bar.from);
+            if !token.is_empty() && from + token.chars().count() + 2 < self.column(bar.to) {
+                put(&mut cells, from + 1, &token, style);
+            }
+        }
+        for &(at, mark) in &client.marks {
+            let sign = match mark {
+                Mark::Refused => "-",
+                Mark::Unanswered => "?",
+                Mark::Lost | Mark::Ended => "x",
+            };
+            put(&mut cells, self.column(at), sign, "1");
+        }
+        self.lane(client.name, style, &cells);
+    }
+
+    fn server(&mut self, server: &Server<'_>, names: &[&str]) {
+        let mut cells = blank();
+        for &(from, to) in &server.out {
+            fill(&mut cells, self.column(from), self.column(to), '╌', "33");
+        }
+        for &(holder, from, to) in &server.leases {
+            let client = holder.and_then(|holder| names.iter().position(|name| *name == holder));
+            let style = client.map_or("2", |client| CLIENTS[client % CLIENTS.len()]);
+            let (from, to) = (self.column(from), self.column(to));
+            fill(&mut cells, from, to, '▬', style);
+            let label = short(&safe(holder.unwrap_or_default()), 12);
+            if !label.is_empty() && from + label.chars().count() + 4 < to {
+                put(&mut cells, from + 1, &format!(" {label} "), style);
+            }
+        }
+        self.lane(server.name, "1", &cells);
+    }
+
+    fn register(&mut self, row: &Row) {
+        let name = match row.register {
+            Register::Plain => "no fence",
+            Register::Write => "on write",
+            Register::ReadWrite => "read+write",
+        };
+        let mut cells = blank();
+        for (at, refused) in row.works.iter().filter_map(|work| work.read) {
+            put(&mut cells, self.column(at), if refused { "⊘" } else { "o" }, "2");
+        }
+        for (at, fate) in row.works.iter().filter_map(|work| work.wrote) {
+            let (sign, style) = match fate {
+                Fate::Accepted => ("●", "32"),
+                Fate::Stale => ("◆", "31;1"),
+                Fate::Refused => ("⊘", "2"),
+            };
+            put(&mut cells, self.column(at), sign, style);
+        }
+        self.lane(name, "1", &cells);
+    }
+
+    fn verdict(&mut self, judgement: &Judgement) {
+        let style = match (judgement.outcome, judgement.measured) {
+            (Outcome::AsExpected, Verdict::Holds) => "32;1",
+            (Outcome::AsExpected, _) => "1",
+            _ => "31;1",
+        };
+        let expected = judgement.expected.as_ref().map(ToString::to_string).unwrap_or_default();
+        let outcome = match judgement.outcome {
+            Outcome::Differs => format!("differs: expected {expected}"),
+            outcome => outcome.text().to_owned(),
+        };
+        let symbol = judgement.measured.symbol();
+        self.say(style, &format!("{symbol} {} ({outcome})", judgement.why));
+    }
+}
+
+fn blank() -> Cells {
+    vec![(' ', ""); WIDE]
+}
+
+fn fill(cells: &mut Cells, from: usize, to: usize, c: char, style: &'static str) {
+    let to = to.min(WIDE - 1);
+    cells[from.min(to)..=to].fill((c, style));
+}
+
+fn put(cells: &mut Cells, from: usize, text: &str, style: &'static str) {
+    for (cell, c) in cells.iter_mut().skip(from).zip(text.chars()) {
+        *cell = (c, style);
+    }
+}
+
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.len() - 1;
+        if lines[last].chars().count() + word.chars().count() >= COLUMNS {
+            lines.push(word.to_owned());
+        } else {
+            if !lines[last].is_empty() {
+                lines[last].push(' ');
+            }
+            lines[last].push_str(word);
+        }
+    }
+    lines
+}

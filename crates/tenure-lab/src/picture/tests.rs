@@ -1,0 +1,165 @@
+//! Pictures of histories by hand: nothing overlaps its frame, nothing acts, nothing is lost.
+
+use super::*;
+use crate::check;
+use crate::history::{Header, What};
+use crate::script::{AMNESIA, KILLED, PAUSE, play};
+
+fn judged(history: &History) -> (Report, Judgement) {
+    let report = check::check(history);
+    let judgement = Judgement::of(&history.header, &report);
+    (report, judgement)
+}
+
+#[test]
+fn the_headline_says_it_in_figures() {
+    let line = |expected, lines| headline(&check::check(&play(expected, lines)));
+    assert_eq!(
+        line("overlap", PAUSE),
+        "2 holders for 312 ms · 1 of 2 updates lost · with fence: 0 lost"
+    );
+    assert_eq!(
+        line("broken", AMNESIA),
+        "2 holders for 269 ms · 1 of 2 updates lost · with fence: 1 lost · 1 token given twice"
+    );
+    assert!(line("stuck", KILLED).contains("stuck for 1.51 s"), "{}", line("stuck", KILLED));
+}
+
+#[test]
+fn a_page_needs_nothing_from_outside() {
+    let history = play("overlap", PAUSE);
+    let (report, judgement) = judged(&history);
+    let page = html(&history, &report, &judgement);
+    for word in ["src=", "@import", "href=", "url(http", "//cdn"] {
+        assert!(!page.contains(word), "{word}");
+    }
+    let outside: Vec<_> = page.match_indices("http").map(|(at, _)| &page[at..at + 26]).collect();
+    assert!(
+        outside.iter().all(|text| text.starts_with("http-equiv") || text.contains("www.w3.org")),
+        "{outside:?}"
+    );
+}
+
+#[test]
+fn a_page_holds_its_whole_history() {
+    let history = play("overlap", PAUSE);
+    let (report, judgement) = judged(&history);
+    let page = html(&history, &report, &judgement);
+    let lines = embedded(&page).unwrap();
+    assert_eq!(History::read(lines.as_bytes()).unwrap(), history);
+    assert_eq!(embedded("<html></html>"), None);
+}
+
+/// A history in which every word is written by an enemy.
+fn hostile() -> History {
+    let evil =
+        "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u{1b}[2J\u{202e}";
+    let mut history = play("overlap", PAUSE);
+    history.header = Header {
+        scenario: evil.into(),
+        about: evil.into(),
+        lock: evil.into(),
+        server: evil.into(),
+        ..history.header
+    };
+    for lane in &mut history.header.lanes {
+        lane.name += evil;
+    }
+    for event in &mut history.events {
+        event.lane += evil;
+        match &mut event.what {
+            What::Asked { key, .. } => key.push_str(evil),
+            What::Seen { holder: Some(holder), .. } => holder.push_str(evil),
+            What::Fault { id, text, target, .. } => {
+                [id, text, target].into_iter().for_each(|word| word.push_str(evil));
+            }
+            What::Healed { text, target } => {
+                [text, target].into_iter().for_each(|word| word.push_str(evil));
+            }
+            What::Ended { how } => how.push_str(evil),
+            _ => {}
+        }
+    }
+    history
+}
+
+#[test]
+fn hostile_text_stays_text() {
+    let history = hostile();
+    let (report, judgement) = judged(&history);
+    let page = html(&history, &report, &judgement);
+    let drawing = svg(&history, &report, &judgement);
+    let text = terminal(&history, &report, &judgement, false);
+    for made in [&page, &drawing] {
+        assert!(!made.contains("<script>alert") && !made.contains("<img"), "{made}");
+        assert!(!made.contains(['\u{1b}', '\u{202e}']));
+    }
+    assert_eq!(page.matches("</script>").count(), 2, "the crosshair's and the history's own");
+    assert!(!text.contains(['\u{1b}', '\u{202e}']));
+    let lines = embedded(&page).unwrap();
+    assert_eq!(History::read(lines.as_bytes()).unwrap(), history, "and the history is the same");
+    let head = Head { name: history.header.lock.clone(), ..Head::default() };
+    let cell = Cell { symbol: history.header.lock.clone(), ..Cell::default() };
+    let (rows, cells) = (vec![head.clone()], vec![cell]);
+    let page = matrix(&Table { rows, columns: vec![head], cells, about: String::new() });
+    assert!(!page.contains("<script") && !page.contains("<img"), "{page}");
+}
+
+#[test]
+fn every_tag_of_a_page_is_closed() {
+    for (expected, lines) in [("overlap", PAUSE), ("broken", AMNESIA), ("stuck", KILLED)] {
+        let history = play(expected, lines);
+        let (report, judgement) = judged(&history);
+        for made in [html(&history, &report, &judgement), svg(&history, &report, &judgement)] {
+            for tag in ["svg", "g", "text", "details", "figure", "ul", "li", "table", "main", "div"]
+            {
+                let opened = made.matches(&format!("<{tag}>")).count()
+                    + made.matches(&format!("<{tag} ")).count();
+                let closed = made.matches(&format!("</{tag}>")).count();
+                assert_eq!(opened, closed, "{tag}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_terminal_stays_within_a_hundred_columns() {
+    for history in [play("overlap", PAUSE), play("stuck", KILLED), play("broken", AMNESIA)] {
+        let (report, judgement) = judged(&history);
+        let text = terminal(&history, &report, &judgement, false);
+        let wide = text.lines().find(|line| line.chars().count() > 100);
+        assert!(wide.is_none_or(|line| line.contains('·')), "{wide:?}");
+        assert!(terminal(&history, &report, &judgement, true).contains("\u{1b}["));
+    }
+}
+
+#[test]
+fn extreme_times_do_not_break_a_picture() {
+    let huge = "
+        0 A asked 1
+        0 A granted 1 1 18000000000000
+        17000000000000 B asked 2
+        18000000000000 B granted 2 2 18000000000000";
+    for lines in ["", "5 A note alone", "1 A releasing 1\n 2 A granted 1 1 0", huge] {
+        let history = play("holds", lines);
+        let (report, judgement) = judged(&history);
+        assert!(html(&history, &report, &judgement).ends_with("</html>\n"));
+        assert!(!terminal(&history, &report, &judgement, true).is_empty());
+    }
+}
+
+#[test]
+fn crowds_are_drawn_small() {
+    let mut lines = String::new();
+    for client in 0..500 {
+        lines += &format!("{client} c{client} asked {client}\n");
+        let at = 1000 + client * 10;
+        lines += &format!("{at} c{client} granted {client} {client} {}\n", at + 2000);
+        lines += &format!("{} c{client} releasing {client}\n", at + 9);
+    }
+    let history = play("holds", &lines);
+    let (report, judgement) = judged(&history);
+    let drawing = svg(&history, &report, &judgement);
+    assert!(drawing.len() < 100_000, "{}", drawing.len());
+    assert!(drawing.contains("and "), "it says that clients are left out");
+}

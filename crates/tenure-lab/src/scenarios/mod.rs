@@ -1,0 +1,307 @@
+//! The scenarios: what is done to a lock, step by step, each step triggered by an event.
+
+mod crash;
+mod crowd;
+mod net;
+mod pause;
+mod sale;
+mod server;
+mod table;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tenure_servers::{Durability, Options, Topology};
+
+use crate::schemes::Lock;
+use crate::stage::Stage;
+
+/// A scenario: a plan of faults, and what it shows.
+#[derive(Debug)]
+pub struct Scenario {
+    /// What `tenure lab run` calls it.
+    pub name: &'static str,
+    /// Its number in the catalogue.
+    pub id: &'static str,
+    /// One sentence about it.
+    pub about: &'static str,
+    pub(crate) needs: Needs,
+    pub(crate) lasts: Lasts,
+    pub(crate) play: fn(&mut Stage<'_>) -> Result<()>,
+}
+
+/// What a scenario does to its servers, and so whether others can use them too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// It leaves them as they were: they are shared.
+    Nothing,
+    /// It shifts their clock.
+    Clock,
+    /// It kills or changes them: they are its own.
+    Own,
+    /// It restarts one that keeps nothing on disk.
+    Amnesia,
+    /// Two servers, the second of which follows the first.
+    Replica,
+    /// Three servers that elect a leader.
+    Ensemble,
+}
+
+/// Which lease a scenario is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lasts {
+    /// The lock's usual one: the scenario waits for its end.
+    Lock,
+    /// One that does not end during the run.
+    Long,
+    /// The usual one where there is a queue, whose places end with it; else a long one.
+    Queue,
+}
+
+impl Scenario {
+    /// The scenario of that name, or of that number in the catalogue.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, with the names that there are.
+    pub fn named(name: &str) -> Result<&'static Scenario> {
+        let fits =
+            |scenario: &&Scenario| scenario.name == name || scenario.id.eq_ignore_ascii_case(name);
+        SCENARIOS.iter().find(fits).ok_or_else(|| {
+            let known: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+            anyhow::anyhow!("no scenario is called `{}`; known: {}", name, known.join(", "))
+        })
+    }
+
+    /// What the catalogue expects of a lock: a verdict, or why the fault cannot happen to it.
+    pub fn expected(&self, lock: &Lock) -> Result<&'static str, &'static str> {
+        table::expected(self.name, lock.name)
+    }
+
+    /// The servers for a lock.
+    pub(crate) fn topology(&self, lock: &Lock) -> Option<Topology> {
+        match (self.needs, lock.topology?) {
+            (Needs::Ensemble, Topology::Etcd) => Some(Topology::Etcd3),
+            (Needs::Ensemble, Topology::Consul) => Some(Topology::Consul3),
+            (Needs::Ensemble, Topology::Zookeeper) => Some(Topology::Zookeeper3),
+            (Needs::Replica, Topology::Redis) => Some(server::REPLICA),
+            (_, topology) => Some(topology),
+        }
+    }
+
+    /// The lease that clients ask for. Where the fault itself ends the lock, a long one: what is
+    /// shown must not depend on how fast this machine is.
+    pub(crate) fn lease(&self, lock: &Lock) -> Duration {
+        match self.lasts {
+            Lasts::Lock => lock.lease,
+            Lasts::Queue if lock.is_own() => lock.lease,
+            Lasts::Long | Lasts::Queue => Duration::from_secs(10).max(lock.lease),
+        }
+    }
+
+    /// How long one who waits is waited for: some leases where it is expected to be stuck, else
+    /// for as long as a busy machine may take.
+    pub(crate) fn limit(&self, lock: &Lock, lease: Duration) -> Duration {
+        let stuck = self.expected(lock).is_ok_and(|cell| cell.starts_with("T+") || cell == "∞");
+        if stuck { lease * 4 } else { LONGEST_WAIT }
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        match self.needs {
+            Needs::Clock => Options::default().clock(),
+            Needs::Amnesia => Options::default().durability(Durability::Memory),
+            _ => Options::default(),
+        }
+    }
+}
+
+/// A run takes twenty seconds at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
+
+/// Every scenario, the one to start with first.
+pub static SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "oversell",
+        id: "F03",
+        about: "a shop sells its last tickets while one of its clerks dozes off at the till",
+        needs: Needs::Nothing,
+        lasts: Lasts::Lock,
+        play: sale::oversell,
+    },
+    Scenario {
+        name: "pause",
+        id: "F03",
+        about: "the holder is stopped past its lease, wakes up, writes and gives back",
+        needs: Needs::Nothing,
+        lasts: Lasts::Lock,
+        play: pause::pause,
+    },
+    Scenario {
+        name: "wrong-owner",
+        id: "F04",
+        about: "one whose lease is over gives back; a third one asks while the second holds",
+        needs: Needs::Nothing,
+        lasts: Lasts::Lock,
+        play: pause::wrong_owner,
+    },
+    Scenario {
+        name: "suspend",
+        id: "F26",
+        about: "the holder's machine sleeps past its lease; it looks at its lock, then writes",
+        needs: Needs::Nothing,
+        lasts: Lasts::Lock,
+        play: pause::suspend,
+    },
+    Scenario {
+        name: "crash-between",
+        id: "F01",
+        about: "a client dies after its request took effect and before it heard the answer",
+        needs: Needs::Nothing,
+        lasts: Lasts::Lock,
+        play: crash::between,
+    },
+    Scenario {
+        name: "killed",
+        id: "F02",
+        about: "the holder is killed; how long until the next one gets the lock?",
+        needs: Needs::Nothing,
+        lasts: Lasts::Lock,
+        play: crash::killed,
+    },
+    Scenario {
+        name: "dropped",
+        id: "F21",
+        about: "a client drops its ask after the request took effect",
+        needs: Needs::Nothing,
+        lasts: Lasts::Lock,
+        play: crash::dropped,
+    },
+    Scenario {
+        name: "dead-waiters",
+        id: "F23",
+        about: "three waiters are killed in the queue, with a living one behind them",
+        needs: Needs::Nothing,
+        lasts: Lasts::Queue,
+        play: crash::dead_waiters,
+    },
+    Scenario {
+        name: "answer-lost",
+        id: "F13",
+        about: "the answer to an ask is lost with its connection; the client asks again",
+        needs: Needs::Nothing,
+        lasts: Lasts::Lock,
+        play: net::answer_lost,
+    },
+    Scenario {
+        name: "late-grant",
+        id: "F12",
+        about: "the answer to an ask comes when its lease is over and another one holds",
+        needs: Needs::Nothing,
+        lasts: Lasts::Lock,
+        play: net::late_grant,
+    },
+    Scenario {
+        name: "answers-lost",
+        id: "F11",
+        about: "the holder's requests arrive and answers do not",
+        needs: Needs::Nothing,
+        lasts: Lasts::Lock,
+        play: net::answers_lost,
+    },
+    Scenario {
+        name: "wakeup-lost",
+        id: "F14",
+        about: "the message that wakes a waiter is lost with its connection",
+        needs: Needs::Nothing,
+        lasts: Lasts::Lock,
+        play: net::wakeup_lost,
+    },
+    Scenario {
+        name: "partition",
+        id: "F10",
+        about: "the holder is cut off from the server, but not from the data",
+        needs: Needs::Nothing,
+        lasts: Lasts::Lock,
+        play: net::partition,
+    },
+    Scenario {
+        name: "session-killed",
+        id: "F15",
+        about: "an operator takes the lock away from a holder who lives",
+        needs: Needs::Nothing,
+        lasts: Lasts::Long,
+        play: server::session_killed,
+    },
+    Scenario {
+        name: "failover",
+        id: "F05",
+        about: "the master dies before its replica has heard of the lock",
+        needs: Needs::Replica,
+        lasts: Lasts::Long,
+        play: server::failover,
+    },
+    Scenario {
+        name: "amnesia",
+        id: "F06",
+        about: "the server restarts and has forgotten what it did not write down",
+        needs: Needs::Amnesia,
+        lasts: Lasts::Long,
+        play: server::amnesia,
+    },
+    Scenario {
+        name: "clock-forward",
+        id: "F07",
+        about: "the server's clock jumps forward by an hour",
+        needs: Needs::Clock,
+        lasts: Lasts::Long,
+        play: server::clock_forward,
+    },
+    Scenario {
+        name: "clock-back",
+        id: "F08",
+        about: "the server's clock jumps back by an hour, and the holder dies",
+        needs: Needs::Clock,
+        lasts: Lasts::Lock,
+        play: server::clock_back,
+    },
+    Scenario {
+        name: "client-clocks",
+        id: "F09",
+        about: "the clock of one client is an hour ahead",
+        needs: Needs::Nothing,
+        lasts: Lasts::Long,
+        play: server::client_clocks,
+    },
+    Scenario {
+        name: "leader-lost",
+        id: "F17",
+        about: "the holder dies, and the leader of the servers with it",
+        needs: Needs::Ensemble,
+        lasts: Lasts::Lock,
+        play: server::leader_lost,
+    },
+    Scenario {
+        name: "eviction",
+        id: "F20",
+        about: "the server is full and throws away what ends soonest",
+        needs: Needs::Own,
+        lasts: Lasts::Long,
+        play: server::eviction,
+    },
+    Scenario {
+        name: "herd",
+        id: "F22",
+        about: "twelve waiters: what does one hand-over cost the server?",
+        needs: Needs::Nothing,
+        lasts: Lasts::Long,
+        play: crowd::herd,
+    },
+    Scenario {
+        name: "names",
+        id: "F25",
+        about: "locks with names that are meant to confuse",
+        needs: Needs::Nothing,
+        lasts: Lasts::Long,
+        play: crowd::names,
+    },
+];

@@ -1,0 +1,90 @@
+//! What is expected: one row per scenario, one column per lock.
+//!
+//! `✔` exclusive and live, `U` two holders but a fence on reading and writing saves the data, `U!`
+//! not even that, `T` stuck until the lease ends, `T+` for longer, `∞` until an operator comes,
+//! `$` costs more than its limit, `–` cannot happen. Two of them, as in `T|T+`, where the server
+//! decides.
+
+use crate::schemes::LOCKS;
+
+/// What the catalogue expects, or why the fault cannot happen to this lock.
+pub(super) fn expected(scenario: &str, lock: &str) -> Result<&'static str, &'static str> {
+    let column = LOCKS.iter().position(|known| known.name == lock);
+    let mut rows = TABLE.lines().map(str::split_whitespace);
+    let row = rows.find_map(|mut words| (words.next() == Some(scenario)).then_some(words));
+    match column.and_then(|column| row?.nth(column)) {
+        None => Err("it is not in the table"),
+        Some("–") => Err(why_not(scenario, lock)),
+        Some(cell) => Ok(cell),
+    }
+}
+
+fn why_not(scenario: &str, lock: &str) -> &'static str {
+    match (scenario, lock) {
+        ("failover", "redlock" | "redlock-classic") => "its nodes do not follow each other",
+        ("failover", _) => "the lab makes replicas of Redis only",
+        ("amnesia", "consul") => "a development agent keeps nothing, and nobody runs one",
+        ("amnesia", "sqlite") => "there is no server",
+        ("clock-forward" | "clock-back", "sqlite") => "there is no server",
+        ("clock-forward" | "clock-back", _) => "the clock of this server cannot be shifted",
+        ("leader-lost", _) => "its servers have no leader",
+        ("eviction", _) => "its server does not throw data away",
+        ("herd", _) => "its server does not count requests",
+        ("wakeup-lost", "sqlite") => "there is no network between it and its store",
+        ("wakeup-lost", _) => "nobody wakes its waiters: they look again and again",
+        (_, "sqlite") => "there is no network between it and its store",
+        _ => "it cannot happen to this lock",
+    }
+}
+
+/// The columns are the locks in their order:
+/// setnx-expire, getset, script, set-nx, unique, watchdog, redlock-classic; sqlite, redis, redlock;
+/// postgres, postgres-session, postgres-row; mysql, mysql-session; zookeeper-ephemeral, zookeeper;
+/// etcd, consul.
+const TABLE: &str = "
+oversell        U! U! U! U! U  U  U!   U  U  U    U  U  U    U  U    U  U    U  U
+pause           U! U! U! U! U  U  U!   U  U  U    U  U  U    U  U    U  U    U  U
+wrong-owner     U! U! U! U! ✔  ✔  ✔    ✔  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
+suspend         U! U! U! U! U  U  U!   T  T  T    T  T  T    T  T    T  T    T  T|T+
+crash-between   ∞  T  T  T  T  T  T    –  T  T    T  ✔  ✔    T  ✔    T  T    T  T|T+
+killed          T  T  T  T  T  T  T    ✔  T  T    T  ✔  ✔    T  ✔    T  T    T  T|T+
+dropped         ∞  T  T  T  T  T  T    –  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
+dead-waiters    ✔  ✔  ✔  ✔  ✔  ✔  ✔    ✔  T  ✔|T   T  T  T    T  ✔|T   ✔|T  T    T  ✔|T
+answer-lost     ∞  T  T  T  T  T  ✔    –  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
+late-grant      T+ U! U! U! U  U  T    –  T|T+ T|T+ T|T+ T|T+ ✔ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
+answers-lost    T  T  T  T  T  ∞  T    –  T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
+wakeup-lost     –  –  –  –  –  T  –    –  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
+partition       U! U! U! U! U  U  U!   –  T  T    T  T|T+ T|T+ T T|T+ T  T    T  T|T+
+session-killed  U! U! U! U! U  U  U!   U  U  U    U  U  U    U  U    U  U    U  U
+failover        U! U! U! U! U! U! –    –  U  –    –  –  –    –  –    –  –    –  –
+amnesia         U! U! U! U! U! U! U!   –  U  U    ✔  U  U    ✔  U    ✔  ✔    ✔  –
+clock-forward   U! ✔  U! U! U  U  U!   –  U  U    U  ✔  ✔    –  –    ✔  ✔    –  –
+clock-back      T+ T  T+ T+ T+ T+ T+   –  T+ T+   T+|∞ ✔  ✔    –  –    T  T    –  –
+client-clocks   ✔  U! ✔  ✔  ✔  ✔  ✔    ✔  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
+leader-lost     –  –  –  –  –  –  –    –  –  –    –  –  –    –  –    T|T+ T|T+  T|T+ T|T+
+eviction        U! ✔  U! U! U  U  U!   –  U  U    –  –  –    –  –    –  –    –  –
+herd            $  $  $  $  $  $  –    –  ✔  –    –  –  –    –  –    –  –    –  –
+names           ✔  ✔  ✔  ✔  $  $  ✔    ✔  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenarios::SCENARIOS;
+    use crate::verdict::Expected;
+
+    #[test]
+    fn every_cell_is_there_and_names_verdicts() {
+        for scenario in SCENARIOS {
+            for lock in LOCKS {
+                let place = format!("{} on {}", scenario.name, lock.name);
+                match scenario.expected(lock) {
+                    Ok(cell) => assert!(cell.parse::<Expected>().is_ok(), "{place}: {cell}"),
+                    Err(why) => assert!(!why.contains("table"), "{place}: {why}"),
+                }
+            }
+        }
+        let rows = TABLE.lines().filter(|line| !line.is_empty());
+        assert_eq!(rows.count(), SCENARIOS.len());
+    }
+}
