@@ -81,6 +81,7 @@ impl Paint {
     }
 
     /// Whether it is wanted at all.
+    #[cfg(feature = "lab")]
     pub(crate) fn wanted(self) -> bool {
         self.0
     }
