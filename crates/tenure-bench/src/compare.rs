@@ -9,10 +9,18 @@ use serde_json::json;
 /// What is measured: does its thing once.
 pub(crate) type Turn<'a> = Box<dyn FnMut() -> Result<()> + 'a>;
 
-/// How long each subject took, each time.
+/// How long each subject took, each time; or what else was found.
 #[derive(Default)]
 pub(crate) struct Comparison {
     rows: Vec<Row>,
+    facts: Vec<Fact>,
+}
+
+/// A figure that stands alone.
+pub(crate) struct Fact {
+    pub(crate) name: String,
+    pub(crate) value: f64,
+    pub(crate) unit: &'static str,
 }
 
 struct Row {
@@ -43,7 +51,18 @@ impl Comparison {
             }
         }
         rows.iter_mut().for_each(|row| row.times.sort_unstable());
-        Ok(Comparison { rows })
+        Ok(Comparison { rows, facts: Vec::new() })
+    }
+
+    pub(crate) fn of_facts(facts: Vec<Fact>) -> Comparison {
+        Comparison { rows: Vec::new(), facts }
+    }
+
+    /// The same for each of the things of which a turn does so many.
+    pub(crate) fn each(mut self, things: u32) -> Comparison {
+        let times = self.rows.iter_mut().flat_map(|row| &mut row.times);
+        times.for_each(|time| *time /= things);
+        self
     }
 
     pub(crate) fn to_json(&self, scenario: &str) -> String {
@@ -57,7 +76,10 @@ impl Comparison {
                 })
             })
             .collect();
-        json!({ "scenario": scenario, "rows": rows }).to_string()
+        let fact =
+            |fact: &Fact| json!({ "name": fact.name, "value": fact.value, "unit": fact.unit });
+        let facts: Vec<_> = self.facts.iter().map(fact).collect();
+        json!({ "scenario": scenario, "rows": rows, "facts": facts }).to_string()
     }
 
     /// The ratio of the medians to the first row.
@@ -75,6 +97,13 @@ impl Row {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.facts.iter().map(|fact| fact.name.len()).max().unwrap_or(0);
+        for Fact { name, value, unit } in &self.facts {
+            writeln!(f, "{name:width$}  {value:12.2} {unit}")?;
+        }
+        if self.rows.is_empty() {
+            return Ok(());
+        }
         let width = self.rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
         writeln!(
             f,
@@ -97,7 +126,8 @@ mod tests {
     #[test]
     fn the_ratio_is_that_of_the_medians() {
         let row = |name, micros| Row { name, times: vec![Duration::from_micros(micros); 10] };
-        let comparison = Comparison { rows: vec![row("one", 10), row("two", 25)] };
+        let rows = vec![row("one", 10), row("two", 25)];
+        let comparison = Comparison { rows, ..Comparison::default() };
         assert_eq!(comparison.ratio(&comparison.rows[1]), 2.5);
         assert!(comparison.to_string().contains("2.50x"), "{comparison}");
     }

@@ -1,21 +1,20 @@
 //! etcd: what a lock costs over the two transactions that it cannot do without, beside the server's
-//! own lock service, and what a hand-over costs.
+//! own lock service, and what many held ones cost.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use prost::{Message, Oneof};
 use tenure::backend::{Claim, Owner};
-use tenure::{Client, Config, Key};
+use tenure::{Config, Key};
 use tenure_servers::{Options, Topology, start};
-use tokio::runtime::Runtime;
 use tonic::Request;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-use crate::compare::{Comparison, Turn};
+use crate::compare::{Comparison, Fact};
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let cluster = start(Topology::Etcd, &Options::default())?;
@@ -56,39 +55,45 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     )
 }
 
-pub(crate) fn compare_queues(rounds: usize) -> Result<Comparison> {
+/// Held locks are renewed by one stream and few leases, however many they are.
+pub(crate) fn measure_held(_rounds: usize) -> Result<Comparison> {
     let cluster = start(Topology::Etcd, &Options::default())?;
+    let port = cluster.node().port();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = runtime.block_on(tenure::connect(&cluster.url()))?;
-    let (runtime, client) = (&runtime, &client);
-    let queue = |name: &'static str, waiters: u32| {
-        let turn: Turn<'_> = Box::new(move || queue(runtime, client, name, waiters));
-        (name, turn)
-    };
-    let subjects = vec![queue("1 waiter", 1), queue("10 waiters", 10), queue("100 waiters", 100)];
-    // The whole queue is timed, from its making to its end.
-    Comparison::run(rounds.div_ceil(20), 1, subjects)
+    let took = Instant::now();
+    let guards = runtime.block_on(async {
+        let mut guards = Vec::new();
+        for number in 0..HELD {
+            guards.push(client.lock(format!("held/{number}")).acquire().await?);
+        }
+        Ok::<_, tenure::Error>(guards)
+    })?;
+    let took = took.elapsed();
+    let (start, before) = (Instant::now(), keep_alives(port)?);
+    std::thread::sleep(Duration::from_secs(30));
+    let count = keep_alives(port)? - before;
+    anyhow::ensure!(guards.iter().all(|guard| guard.check().is_ok()), "a lock was lost");
+    drop(guards);
+    runtime.block_on(client.flush());
+    let fact = |name: &str, value: f64, unit| Fact { name: name.to_owned(), value, unit };
+    Ok(Comparison::of_facts(vec![
+        fact("locks taken one after the other", f64::from(HELD) / took.as_secs_f64(), "1/s"),
+        fact("keep-alives for all of them", count / start.elapsed().as_secs_f64(), "1/s"),
+    ]))
 }
 
-fn queue(runtime: &Runtime, client: &Client, name: &str, waiters: u32) -> Result<()> {
-    runtime.block_on(async {
-        let lock = client.lock(name);
-        let guard = lock.acquire().await?;
-        let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..waiters {
-            let lock = lock.clone();
-            tasks.spawn(async move { lock.acquire().await?.release().await });
-        }
-        while lock.holding().await?.is_none_or(|held| held.waiters.len() < waiters as usize) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        guard.release().await?;
-        while let Some(done) = tasks.join_next().await {
-            done??;
-        }
-        Ok(())
-    })
+/// How many keep-alives the server has received.
+fn keep_alives(port: u16) -> Result<f64> {
+    let text = tenure_servers::wire::http::get(port, "/metrics")?;
+    let received = |line: &&str| {
+        line.starts_with("grpc_server_msg_received_total{") && line.contains("LeaseKeepAlive")
+    };
+    let line = text.lines().find(received).context("etcd counts no keep-alives")?;
+    Ok(line.rsplit(' ').next().unwrap_or_default().parse()?)
 }
+
+const HELD: u32 = 10_000;
 
 /// A client that does nothing but what is asked of it.
 struct Bare {

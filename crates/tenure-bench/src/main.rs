@@ -5,8 +5,12 @@ mod compare;
 mod consul;
 mod embedded;
 mod etcd;
+mod fence;
 mod memory;
+mod mysql;
 mod postgres;
+mod queue;
+mod redis;
 mod run;
 mod zookeeper;
 
@@ -38,9 +42,14 @@ const SCENARIOS: &[Scenario] = &[
         compare: etcd::compare,
     },
     Scenario {
-        name: "etcd-queue",
-        about: "etcd: a lock goes through 1, 10 and 100 waiters, time for each",
-        compare: etcd::compare_queues,
+        name: "etcd-held",
+        about: "etcd: 10,000 held locks and what keeps them, for half a minute",
+        compare: etcd::measure_held,
+    },
+    Scenario {
+        name: "mysql",
+        about: "acquire + release on MariaDB, in all modes",
+        compare: mysql::compare,
     },
     Scenario {
         name: "postgres",
@@ -48,9 +57,64 @@ const SCENARIOS: &[Scenario] = &[
         compare: postgres::compare,
     },
     Scenario {
+        name: "queue",
+        about: "servers with a queue: one lock goes through 1, 10 and 100 waiters",
+        compare: queue::compare,
+    },
+    Scenario {
+        name: "redis",
+        about: "acquire + release on Redis, one task",
+        compare: redis::compare_one_task,
+    },
+    Scenario {
+        name: "redis-64",
+        about: "acquire + release on Redis, 64 tasks on 64 keys, all of them once",
+        compare: redis::compare_many_tasks,
+    },
+    Scenario {
+        name: "redis-queue",
+        about: "Redis: one lock goes round among processes, time for each hand-over",
+        compare: redis::compare_queues,
+    },
+    Scenario {
+        name: "redis-held",
+        about: "Redis: 100,000 held locks and their renewals, for half a minute",
+        compare: redis::measure_held,
+    },
+    Scenario {
+        name: "redlock",
+        about: "acquire + release on five Redis masters, one task",
+        compare: redis::compare_five,
+    },
+    Scenario {
         name: "consul",
         about: "acquire + release in Consul, one development agent",
         compare: consul::compare,
+    },
+    Scenario {
+        name: "fence-file",
+        about: "a file: replacing it, with and without a fence",
+        compare: fence::compare_file,
+    },
+    Scenario {
+        name: "fence-mysql",
+        about: "MariaDB: a write in a transaction, with and without a fence",
+        compare: fence::compare_mysql,
+    },
+    Scenario {
+        name: "fence-postgres",
+        about: "PostgreSQL: a write in a transaction, with and without a fence",
+        compare: fence::compare_postgres,
+    },
+    Scenario {
+        name: "fence-redis",
+        about: "Redis: a write, with and without a fence",
+        compare: fence::compare_redis,
+    },
+    Scenario {
+        name: "fence-sqlite",
+        about: "SQLite: a write in a transaction, with and without a fence",
+        compare: fence::compare_sqlite,
     },
     Scenario {
         name: "run",
@@ -73,9 +137,13 @@ the medians to the first row. Build it with --release.
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(done) = redis::pass_on(&arguments) {
+        // The process that started this one sees that it has ended.
+        return if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let Some(wish) = Wish::parse(&arguments) else {
         print!("{HELP}\nScenarios:\n");
-        SCENARIOS.iter().for_each(|scenario| println!("  {:10} {}", scenario.name, scenario.about));
+        SCENARIOS.iter().for_each(|scenario| println!("  {:12} {}", scenario.name, scenario.about));
         return if arguments.iter().any(|word| word.contains("help")) {
             ExitCode::SUCCESS
         } else {
@@ -113,7 +181,7 @@ impl Wish {
                 "compare" => {}
                 "--json" => wish.json = true,
                 "--rounds" => wish.rounds = words.next()?.parse().ok().filter(|n| *n > 0)?,
-                name => wish.scenarios.push(SCENARIOS.iter().find(|known| known.name == name)?),
+                name => wish.scenarios.extend(named(name)?),
             }
         }
         if wish.scenarios.is_empty() {
@@ -121,4 +189,14 @@ impl Wish {
         }
         Some(wish)
     }
+}
+
+/// The scenario of this name, or, as with `fence`, all whose names begin so.
+fn named(name: &str) -> Option<Vec<&'static Scenario>> {
+    if let Some(exact) = SCENARIOS.iter().find(|known| known.name == name) {
+        return Some(vec![exact]);
+    }
+    let group = format!("{name}-");
+    let all: Vec<_> = SCENARIOS.iter().filter(|known| known.name.starts_with(&group)).collect();
+    (!all.is_empty()).then_some(all)
 }

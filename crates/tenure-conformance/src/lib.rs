@@ -8,6 +8,7 @@
 
 pub mod bench;
 pub mod cases;
+pub mod certificates;
 pub mod fault;
 pub mod fixtures;
 pub mod peer;

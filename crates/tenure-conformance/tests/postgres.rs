@@ -465,8 +465,8 @@ async fn a_user_without_rights_is_told_what_to_do() -> Result<()> {
     let error = soon("connect", Postgres::open(&guest)).await?.unwrap_err();
     ensure!(error.kind() == ErrorKind::Denied, "{error:?}");
     ensure!(error.to_string().contains("tenure schema postgres"), "{error}");
-    let error =
-        soon("connect", Postgres::open(&url.replace("/postgres", "/none"))).await?.unwrap_err();
+    let other = url.replace("/postgres", "/none").replace("//none@", "//postgres@");
+    let error = soon("connect", Postgres::open(&other)).await?.unwrap_err();
     ensure!(error.kind() == ErrorKind::Invalid && error.to_string().contains("none"), "{error:?}");
     let nobody = url.replace("postgres@", "nobody@");
     let error = soon("connect", Postgres::open(&nobody)).await?.unwrap_err();

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// use tenure_lab::history::History;
 ///
 /// let line = r#"{"scenario":"pause","lock":"redis-unique","server":"redis 7.0.15","seed":1,
-///     "expected":"overlap","lanes":[{"name":"A","kind":"client"}],"about":"paused past its lease"}"#;
+///     "expected":"overlap","lanes":[{"name":"A","kind":"client"}],"about":"paused"}"#;
 /// let history = History::read(line.replace('\n', "").as_bytes())?;
 /// assert_eq!(history.header.scenario, "pause");
 /// # anyhow::Ok(())
@@ -90,8 +90,9 @@ pub struct Event {
 
 /// The kinds of events.
 ///
-/// `hold` numbers the attempts to take the lock over all clients of a run, so that the events of one
-/// attempt can be found: asked, then granted, refused or unanswered; then renewed, lost, released.
+/// `hold` numbers the attempts to take the lock over all clients of a run, so that the events of
+/// one attempt can be found: asked, then granted, refused or unanswered; then renewed, lost,
+/// released.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum What {

@@ -1,7 +1,7 @@
 //! The lab: real faults on real servers, and a picture of what breaks which lock.
 //!
-//! A run is played by processes of their own; everything that happens
-//! becomes one [`History`](history::History). Checkers and pictures know nothing but histories, so a
+//! A run is played by processes of their own; everything that happens becomes one
+//! [`History`](history::History). Checkers and pictures know nothing but histories, so that a
 //! recorded one can be checked and drawn again without any server.
 
 pub mod check;

@@ -58,6 +58,12 @@ impl Node {
         self.ports[0].number()
     }
 
+    /// The port for clients that encrypt, of a server that was started with
+    /// [`Options::tls`](crate::Options::tls).
+    pub fn tls_port(&self) -> u16 {
+        self.ports.last().map_or(0, Port::number)
+    }
+
     /// `host:port` for clients.
     pub fn address(&self) -> String {
         format!("{}:{}", self.host(), self.port())

@@ -1,5 +1,7 @@
 //! How a server is to be started.
 
+use std::path::{Path, PathBuf};
+
 use crate::get::Bundle;
 
 /// How a server is to be started. The default is [`Durability::Fast`] and Redis 7.
@@ -8,6 +10,7 @@ pub struct Options {
     pub(crate) durability: Durability,
     pub(crate) flavor: Flavor,
     pub(crate) clock: bool,
+    pub(crate) tls: Option<PathBuf>,
 }
 
 impl Options {
@@ -31,6 +34,20 @@ impl Options {
     pub fn clock(mut self) -> Self {
         self.clock = true;
         self
+    }
+
+    /// Also speaks TLS, on [`Node::tls_port`](crate::Node::tls_port), with the files `ca.pem`,
+    /// `server.pem` and `server.key` of this folder: one etcd, one Consul, PostgreSQL, MariaDB.
+    /// etcd and Consul then want a certificate of that authority from their clients.
+    #[must_use]
+    pub fn tls(mut self, folder: &Path) -> Self {
+        self.tls = Some(folder.to_owned());
+        self
+    }
+
+    /// The place of one of those files.
+    pub(crate) fn tls_file(&self, name: &str) -> Option<String> {
+        self.tls.as_ref().map(|folder| folder.join(name).display().to_string())
     }
 }
 

@@ -198,7 +198,11 @@ impl Asking {
     async fn ask_once(&mut self) -> Result<Result<Attempt<Grant>>, Ended> {
         let shared = self.shared.clone();
         let claim = self.ask.claim.clone();
-        let limit = Shared::answer_limit(claim.ttl);
+        // An ask that is not repeated need not leave time for another.
+        let limit = match self.ask.patience {
+            Patience::None => Shared::answer_limit(claim.ttl * 3),
+            Patience::Within(_) | Patience::Forever => Shared::answer_limit(claim.ttl),
+        };
         let mut request = std::pin::pin!(shared.call(limit, shared.backend.try_acquire(&claim)));
         // Patience that is shorter than the way to the server should still get an answer.
         let until = match self.last {
@@ -276,6 +280,7 @@ impl Asking {
         if let Patience::None = self.ask.patience {
             return Err(self.end(End::Tell(Ok(Attempt::Busy(busy)))));
         }
+        self.shared.tell_if_polled();
         self.last = Last::Busy(busy);
         Ok(())
     }

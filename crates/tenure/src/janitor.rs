@@ -34,6 +34,8 @@ struct Desk {
     open: BTreeSet<u64>,
     last: u64,
     running: bool,
+    /// How many threads are blocked until everything is done.
+    blocked: usize,
 }
 
 /// Something that has to be given back: counts for `flush` until it is dropped.
@@ -85,8 +87,11 @@ impl Janitor {
 
     /// Blocks until everything is done, but not for longer than this.
     pub(crate) fn wait(&self, longest: Duration) {
-        let busy = |desk: &mut Desk| !desk.open.is_empty();
-        let _done = self.done_blocking.wait_timeout_while(self.desk(), longest, busy);
+        let mut desk = self.desk();
+        desk.blocked += 1;
+        let waited =
+            self.done_blocking.wait_timeout_while(desk, longest, |desk| !desk.open.is_empty());
+        waited.unwrap_or_else(PoisonError::into_inner).0.blocked -= 1;
     }
 
     fn submit(
@@ -124,9 +129,15 @@ impl Janitor {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.janitor.desk().open.remove(&self.number);
+        let mut desk = self.janitor.desk();
+        desk.open.remove(&self.number);
+        let blocked = desk.blocked > 0;
+        drop(desk);
         self.janitor.done.notify_waiters();
-        self.janitor.done_blocking.notify_all();
+        // Telling threads is a system call, also when there are none.
+        if blocked {
+            self.janitor.done_blocking.notify_all();
+        }
     }
 }
 

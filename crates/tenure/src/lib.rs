@@ -69,7 +69,9 @@
 //!
 //! One for each server (`memory`, the only default, `sqlite`, `redis`, `redlock`), `tls` for
 //! encrypted connections, and `serde` for [`Config`], [`Key`] and [`FencingToken`] in configuration
-//! files and messages. A feature only adds.
+//! files and messages; and one for each client that a [`fence`] works with: `fence-http`,
+//! `fence-mysql-async`, `fence-redis`, `fence-rusqlite`, `fence-tokio-postgres`. A feature only
+//! adds.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
@@ -99,7 +101,13 @@ mod reentrant;
 #[cfg(feature = "serde")]
 mod serde;
 mod shared;
-#[cfg(all(feature = "tls", feature = "redis"))]
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis"
+))]
 mod tls;
 mod token;
 

@@ -66,6 +66,12 @@ pub enum Event {
     },
     /// A lock was lost.
     Lost(Lost),
+    /// The server cannot or will not push: those who wait poll, and may be served later than they
+    /// could. Told once per client, at its first wait.
+    Polling {
+        /// The backend's name.
+        backend: &'static str,
+    },
     /// A lock was released by its guard.
     Released {
         /// Which.

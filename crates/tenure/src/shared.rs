@@ -2,20 +2,20 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::watch;
 
-use crate::backend::{Backend, Info, Owner, Reach};
+use crate::backend::{Backend, Info, Owner, Reach, Wakeup};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::home::Home;
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
-use crate::observe::Observers;
+use crate::observe::{Event, Observers};
 
 /// The inside of a client. Tasks hold it; users hold it through [`User`].
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) janitor: Arc<Janitor>,
     client: [u8; 16],
     last_claim: AtomicU64,
+    /// It was told that waiters poll.
+    polling_told: AtomicBool,
     closing: watch::Sender<bool>,
 }
 
@@ -49,6 +51,7 @@ impl Shared {
             janitor: Arc::default(),
             client: Owner::random().client(),
             last_claim: AtomicU64::new(0),
+            polling_told: AtomicBool::new(false),
             closing: watch::Sender::new(false),
         }
     }
@@ -98,6 +101,18 @@ impl Shared {
                 let message = format!("no answer from {name} within {limit} ms");
                 Err(Error::new(ErrorKind::Unavailable, message))
             }
+        }
+    }
+
+    /// Tells once, when somebody waits, that waiters poll. The server may have refused to push only
+    /// after the client was made.
+    pub(crate) fn tell_if_polled(&self) {
+        let polls = || self.backend.info().wakeup == Wakeup::Poll;
+        if self.polling_told.load(Ordering::Relaxed) || !polls() {
+            return;
+        }
+        if !self.polling_told.swap(true, Ordering::Relaxed) {
+            self.observers.tell(|| Event::Polling { backend: self.info.name });
         }
     }
 

@@ -64,3 +64,14 @@ fn secrets_are_not_in_debug_output() {
     let shown = format!("{config:?}");
     assert!(!shown.contains("hunter2") && !shown.contains("horse"), "{shown}");
 }
+
+#[test]
+fn what_fences_answer_can_go_everywhere() {
+    use tenure::fence::{Fence, Fences, Refused, Stale, file::Admitted};
+
+    everywhere::<Admitted>();
+    everywhere::<Fence>();
+    everywhere::<Fences>();
+    everywhere::<Refused<Error>>();
+    everywhere::<Stale>();
+}

@@ -1,11 +1,9 @@
 //! Encrypted connections, with an authority of our own and a client's certificate.
 
-use std::path::Path;
-use std::process::Command;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use tenure::ErrorKind;
 use tenure_conformance::bench::{soon, until_waiters};
+use tenure_conformance::certificates;
 use tenure_servers::Cluster;
 
 use crate::{LONG, cases, take, tell, wait_for};
@@ -17,7 +15,7 @@ cases! {
 async fn an_encrypted_connection_proves_both_sides(cluster: &Cluster) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let at = |name: &str| folder.path().join(name).display().to_string();
-    certificates(folder.path())?;
+    certificates::write(folder.path())?;
     let node = cluster.node();
     // A port that is free now; the server says so if it is not any more.
     let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
@@ -45,31 +43,6 @@ async fn an_encrypted_connection_proves_both_sides(cluster: &Cluster) -> Result<
     for wrong in [url, format!("rediss://localhost:{port}?{}", &own[1..])] {
         let error = tenure::connect(&wrong).await.unwrap_err();
         ensure!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Denied), "{error:?}");
-    }
-    Ok(())
-}
-
-/// An authority, and a certificate each for server and client.
-fn certificates(folder: &Path) -> Result<()> {
-    let openssl = |arguments: &str| -> Result<()> {
-        let output = Command::new("openssl")
-            .args(arguments.split(' '))
-            .current_dir(folder)
-            .output()
-            .context("this case needs `openssl`")?;
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(output.status.success(), "openssl {arguments}: {error}");
-        Ok(())
-    };
-    std::fs::write(folder.join("names"), "subjectAltName=DNS:localhost\n")?;
-    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    openssl(&format!("req -x509 {key} -keyout ca.key -out ca.pem -subj /CN=ca -days 2"))?;
-    for name in ["server", "client"] {
-        openssl(&format!("req {key} -keyout {name}.key -out {name}.csr -subj /CN=localhost"))?;
-        openssl(&format!(
-            "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 \
-             -extfile names -out {name}.pem"
-        ))?;
     }
     Ok(())
 }

@@ -1,5 +1,8 @@
 //! What lies on the server, byte by byte.
 
+use std::net::TcpStream;
+use std::os::unix::net::UnixListener;
+
 use anyhow::{Context, Result, ensure};
 use tenure::{Client, ErrorKind, Grade};
 use tenure_conformance::bench::{soon, until_waiters};
@@ -13,7 +16,9 @@ cases! {
     a_release_leaves_only_the_state_and_that_expires Redis;
     what_is_not_a_lock_is_an_error_that_says_so Redis;
     a_database_and_a_password_are_used Redis;
+    a_socket_file_leads_to_the_same_locks Redis;
     an_examination_finds_what_would_bite Redis;
+    an_examination_finds_a_clock_that_is_off Redis |options| options.clock();
     valkey_serves Redis |options| options.flavor(Flavor::Valkey);
     redis_8_serves Redis |options| options.flavor(Flavor::Redis8);
 }
@@ -118,6 +123,45 @@ async fn a_database_and_a_password_are_used(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+async fn a_socket_file_leads_to_the_same_locks(cluster: &Cluster) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("redis.sock");
+    let (listener, port) = (UnixListener::bind(&path)?, cluster.node().port());
+    // Ends with the test's process.
+    std::thread::spawn(move || -> std::io::Result<()> {
+        for inside in listener.incoming() {
+            let (inside, outside) = (inside?, TcpStream::connect(("127.0.0.1", port))?);
+            let (mut from, mut to) = (inside.try_clone()?, outside.try_clone()?);
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            let (mut from, mut to) = (outside, inside);
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+        }
+        Ok(())
+    });
+    let url = format!("redis+unix://{}?db=3", path.display());
+    let (inside, outside) =
+        (tenure::connect(&url).await?, tenure::connect(&(cluster.node().url() + "/3")).await?);
+    let guard = take(&inside, "k", LONG).await?;
+    let waiter = wait_for(&outside, "k", LONG);
+    until_waiters(&inside.lock("k"), 1).await?;
+    guard.release().await?;
+    let guard = soon("the outer waiter's grant", waiter).await???;
+    let waiter = wait_for(&inside, "k", LONG);
+    until_waiters(&outside.lock("k"), 1).await?;
+    guard.release().await?;
+    soon("the inner waiter's grant", waiter).await???.release().await?;
+    Ok(())
+}
+
+async fn an_examination_finds_a_clock_that_is_off(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster, "").await?;
+    cluster.node().shift_clock(-60_000)?;
+    let found = client.examine().await?;
+    let clock = found.iter().find(|finding| finding.subject == "clock").context("a finding")?;
+    ensure!(clock.grade == Grade::Warning, "{clock:?}");
+    Ok(())
+}
+
 async fn an_examination_finds_what_would_bite(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
     let grades = async |client: &Client| -> Result<Vec<(String, Grade)>> {
@@ -133,10 +177,13 @@ async fn an_examination_finds_what_would_bite(cluster: &Cluster) -> Result<()> {
         tell(node, &["CONFIG", "SET", name, value])?;
     }
     tell(node, &["ACL", "SETUSER", "meek", "on", ">pw", "~*", "+@all", "-@scripting", "&*"])?;
+    // An empty server uses more than this.
+    tell(node, &["CONFIG", "SET", "maxmemory", "500000"])?;
     let url = format!("redis://meek:pw@{}?replicas=1", node.address());
     let bad = grades(&tenure::connect(&url).await?).await?;
     for (subject, grade) in [
         ("eviction", Grade::Fault),
+        ("memory", Grade::Warning),
         ("persistence", Grade::Warning),
         ("scripts", Grade::Fault),
         ("replicas", Grade::Fault),

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use futures_util::StreamExt;
 use tenure::Attempt;
-use tenure_conformance::bench::{soon, until_waiters, within};
+use tenure_conformance::bench::{soon, until_waiters};
 use tenure_servers::wire::redis::{Redis, Value};
 use tenure_servers::{Cluster, Node};
 
-use crate::{LONG, SECOND, cases, connect, number, take, tell, wait_for};
+use crate::{LONG, SECOND, cases, connect, number, take, tell, wait_for, were_quick};
 
 cases! {
     redisson_and_we_exclude_each_other Redis;
@@ -75,6 +75,7 @@ async fn redisson_and_we_exclude_each_other(cluster: &Cluster) -> Result<()> {
 /// With a ttl of 30 s the next look without a message would be 3.3 s away.
 async fn a_release_by_redisson_wakes_our_first_waiter(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let mut times = Vec::new();
     for _ in 0..3 {
         ensure!(java_locks(node, "k")?);
         let first = wait_for(&client, "k", LONG);
@@ -86,10 +87,10 @@ async fn a_release_by_redisson_wakes_our_first_waiter(cluster: &Cluster) -> Resu
         java_unlocks(node, "k")?;
         soon("the first waiter's grant", first).await???.release().await?;
         soon("the second waiter's grant", second).await???.release().await?;
-        ensure!(start.elapsed() < SECOND, "a hand-over took {:?}", start.elapsed());
+        times.push(start.elapsed());
         until_listeners(node, "k", 0).await?;
     }
-    Ok(())
+    were_quick(&times)
 }
 
 /// Waits until so many listen on Redisson's channel.
@@ -155,7 +156,7 @@ async fn redisson_is_not_starved_by_our_queue(cluster: &Cluster) -> Result<()> {
             }
         }
     };
-    let tries = within(SECOND * 5, "Redisson's turn", java).await??;
+    let tries = soon("Redisson's turn", java).await??;
     done.store(true, Ordering::SeqCst);
     java_unlocks(node, "k")?;
     let mut rounds = 0;
@@ -179,7 +180,7 @@ async fn string_locks_and_we_exclude_each_other(cluster: &Cluster) -> Result<()>
         "if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[1]) end";
     ensure!(number(node, &["EVAL", unlock, "1", "k", "a-random-value"])? == 1);
     let guard = soon("the waiter's grant", waiter).await???;
-    ensure!(start.elapsed() < SECOND, "a hand-over took {:?}", start.elapsed());
+    ensure!(start.elapsed() < SECOND * 3, "a hand-over took {:?}", start.elapsed());
     ensure!(tell(node, &set)? == Value::Nil, "two holders");
     guard.release().await?;
     ensure!(tell(node, &set)? == Value::Text("OK".into()));

@@ -54,6 +54,8 @@ pub(crate) enum Lasts {
     Lock,
     /// One that does not end during the run.
     Long,
+    /// The usual one where there is a queue, whose places end with it; else a long one.
+    Queue,
 }
 
 impl Scenario {
@@ -92,7 +94,8 @@ impl Scenario {
     pub(crate) fn lease(&self, lock: &Lock) -> Duration {
         match self.lasts {
             Lasts::Lock => lock.lease,
-            Lasts::Long => Duration::from_secs(10).max(lock.lease),
+            Lasts::Queue if lock.is_own() => lock.lease,
+            Lasts::Long | Lasts::Queue => Duration::from_secs(10).max(lock.lease),
         }
     }
 
@@ -178,7 +181,7 @@ pub static SCENARIOS: &[Scenario] = &[
         id: "F23",
         about: "three waiters are killed in the queue, with a living one behind them",
         needs: Needs::Nothing,
-        lasts: Lasts::Lock,
+        lasts: Lasts::Queue,
         play: crash::dead_waiters,
     },
     Scenario {
@@ -290,7 +293,7 @@ pub static SCENARIOS: &[Scenario] = &[
         id: "F22",
         about: "twelve waiters: what does one hand-over cost the server?",
         needs: Needs::Nothing,
-        lasts: Lasts::Lock,
+        lasts: Lasts::Long,
         play: crowd::herd,
     },
     Scenario {

@@ -49,7 +49,7 @@ suspend         U! U! U! U! U  U  U!   T  T  T    T  T  T    T  T    T  T    T  
 crash-between   ∞  T  T  T  T  T  T    –  T  T    T  ✔  ✔    T  ✔    T  T    T  T|T+
 killed          T  T  T  T  T  T  T    ✔  T  T    T  ✔  ✔    T  ✔    T  T    T  T|T+
 dropped         ∞  T  T  T  T  T  T    –  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
-dead-waiters    ✔  ✔  ✔  ✔  ✔  ✔  ✔    ✔  T  ✔|T   T  T  T    T  T    T  T    T  ✔|T
+dead-waiters    ✔  ✔  ✔  ✔  ✔  ✔  ✔    ✔  T  ✔|T   T  T  T    T  ✔|T   ✔|T  T    T  ✔|T
 answer-lost     ∞  T  T  T  T  T  ✔    –  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
 late-grant      T+ U! U! U! U  U  T    –  T|T+ T|T+ T|T+ T|T+ ✔ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
 answers-lost    T  T  T  T  T  ∞  T    –  T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+

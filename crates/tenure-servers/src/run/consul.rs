@@ -13,13 +13,24 @@ use crate::wire::http::{get as http_get, request};
 /// Everything in memory: `kill -9` forgets all.
 pub(super) fn dev(site: &Site<'_>) -> Result<Vec<Node>> {
     let program = get::program(Bundle::Consul)?;
-    let ports = ports::<4>()?;
+    let common = ports::<4>()?;
     let file = site.folder("n1")?.join("n1.hcl");
-    site.write(&file, &format!("{COMMON}{}", ports_line(&program, &ports, true)))?;
+    let secure = site.options.tls.as_ref().map(|_| ports::<1>()).transpose()?;
+    let mut text = format!("{COMMON}{}", ports_line(&program, &common, true));
+    if let Some([port]) = &secure {
+        text = text.replace("https = -1", &format!("https = {}", port.number()));
+        for (kind, name) in [("ca", "ca.pem"), ("cert", "server.pem"), ("key", "server.key")] {
+            let file = site.options.tls_file(name).unwrap_or_default();
+            text.push_str(&format!("{kind}_file = \"{file}\"\n"));
+        }
+        text.push_str("verify_incoming_https = true\n");
+    }
+    site.write(&file, &text)?;
     let options = ["agent", "-dev", "-node", "n1", "-bind", "127.0.0.1", "-client", "127.0.0.1"];
     let mut argv = argv(program.argv(None), &options);
     argv.extend(["-log-level", "warn", "-config-file", "n1.hcl"].map(Into::into));
-    let node = site.node("n1", ports.into(), argv)?;
+    let ports = common.into_iter().chain(secure.into_iter().flatten()).collect();
+    let node = site.node("n1", ports, argv)?;
     node.wait_answer(START_LONGEST)?;
     Ok(vec![node])
 }

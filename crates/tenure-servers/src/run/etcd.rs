@@ -21,9 +21,18 @@ pub(super) fn start(site: &Site<'_>, count: usize) -> Result<Vec<Node>> {
     for ([client, peer], i) in pairs.into_iter().zip(1..) {
         let name = format!("n{i}");
         let client_url = format!("http://127.0.0.1:{}", client.number());
+        let secure = site.options.tls.as_ref().map(|_| ports::<1>()).transpose()?;
+        let listen = match &secure {
+            Some([port]) => format!("{client_url},https://127.0.0.1:{}", port.number()),
+            None => client_url.clone(),
+        };
+        let files = ["trusted-ca:ca.pem", "cert:server.pem", "key:server.key"].map(|file| {
+            let (kind, name) = file.split_once(':')?;
+            Some(format!("--{kind}-file={}", site.options.tls_file(name)?))
+        });
         let peer_url = format!("http://127.0.0.1:{}", peer.number());
         let mut options = vec!["--name", &name, "--data-dir", "data"];
-        options.extend(["--listen-client-urls", &client_url]);
+        options.extend(["--listen-client-urls", &listen]);
         options.extend(["--advertise-client-urls", &client_url]);
         options.extend(["--listen-peer-urls", &peer_url]);
         options.extend(["--initial-advertise-peer-urls", &peer_url]);
@@ -32,8 +41,13 @@ pub(super) fn start(site: &Site<'_>, count: usize) -> Result<Vec<Node>> {
         if site.options.durability.skips_sync() && unsafe_ok {
             options.push("--unsafe-no-fsync");
         }
+        options.extend(files.iter().flatten().map(String::as_str));
+        if secure.is_some() {
+            options.push("--client-cert-auth");
+        }
         let argv = argv(program.argv(None), &options);
-        nodes.push(site.node(&name, vec![client, peer], argv)?);
+        let ports = [client, peer].into_iter().chain(secure.into_iter().flatten()).collect();
+        nodes.push(site.node(&name, ports, argv)?);
     }
     nodes.iter().try_for_each(|node| node.wait_answer(START_LONGEST))?;
     Ok(nodes)

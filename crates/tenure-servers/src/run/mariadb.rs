@@ -40,6 +40,11 @@ pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
         // 2 writes at each commit and leaves syncing to later; 0 would lose commits on kill -9.
         options.extend(["--innodb-flush-log-at-trx-commit=2", "--skip-innodb-doublewrite"]);
     }
+    let files: Vec<String> = [("ca", "ca.pem"), ("cert", "server.pem"), ("key", "server.key")]
+        .iter()
+        .filter_map(|(kind, file)| Some(format!("--ssl-{kind}={}", site.options.tls_file(file)?)))
+        .collect();
+    options.extend(files.iter().map(String::as_str));
     let node = site.node("n1", vec![port], argv(program.argv(None), &options))?;
     node.wait_answer(START_LONGEST)?;
     Ok(vec![node])

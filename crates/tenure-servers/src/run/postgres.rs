@@ -39,6 +39,14 @@ pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
         // Not synchronous_commit=off: that loses what was acknowledged on kill -9.
         options.extend(["-c", "fsync=off", "-c", "full_page_writes=off"]);
     }
+    let settings: Vec<String> = TLS
+        .iter()
+        .filter_map(|(name, file)| Some(format!("{name}={}", site.options.tls_file(file)?)))
+        .collect();
+    if !settings.is_empty() {
+        options.extend(["-c", "ssl=on"]);
+        options.extend(settings.iter().flat_map(|setting| ["-c", setting]));
+    }
     let mut command = as_nobody();
     command.extend(argv(program.argv(site.preload()), &options));
     let node = site.node("n1", vec![port], command)?;
@@ -97,4 +105,6 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+const TLS: [(&str, &str); 3] =
+    [("ssl_ca_file", "ca.pem"), ("ssl_cert_file", "server.pem"), ("ssl_key_file", "server.key")];
 const NOBODY: u32 = 65534;

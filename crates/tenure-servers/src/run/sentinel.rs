@@ -1,6 +1,7 @@
 //! Redis with a replica, watched by three sentinels.
 
 use std::io;
+use std::time::Duration;
 
 use super::redis::{ready as server_ready, server, tell};
 use super::{Site, argv, ports};
@@ -59,14 +60,42 @@ pub(super) fn ready(cluster: &Cluster, node: &Node) -> io::Result<()> {
         return Err(io::Error::other("the one that the sentinels name is not a master yet"));
     }
     if complete && leader.name() != node.name() {
-        let info = tell(node, &["INFO", "replication"])?;
-        let follows = info.text().is_some_and(|text| text.contains("master_link_status:up"));
-        if !follows {
-            return Err(io::Error::other("does not follow the master yet"));
-        }
+        follows(node, leader)?;
     }
     Ok(())
 }
+
+/// Whether what the master is told now reaches the replica.
+///
+/// Its link is `up` before that: a master that has not noticed yet that the first copy arrived
+/// sends nothing until the replica's next word, up to a second later.
+fn follows(replica: &Node, master: &Node) -> io::Result<()> {
+    // A message moves the stream on and leaves no key behind.
+    tell(master, &["PUBLISH", "tenure:probe", ""])?;
+    let sent = replication(master, "master_repl_offset")?;
+    wait_until(STREAM_LONGEST, || {
+        let up = replication(replica, "master_link_status")? == "up";
+        match up && number(&replication(replica, "slave_repl_offset")?) >= number(&sent) {
+            true => Ok(()),
+            false => Err(io::Error::other("does not follow the master yet")),
+        }
+    })
+}
+
+/// A line of what a server says about its replication.
+fn replication(node: &Node, name: &str) -> io::Result<String> {
+    let info = tell(node, &["INFO", "replication"])?;
+    let mut lines = info.text().unwrap_or_default().lines().filter_map(|line| line.split_once(':'));
+    let line = lines.find(|(its_name, _)| *its_name == name);
+    Ok(line.map(|(_, value)| value.trim().to_owned()).unwrap_or_default())
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or(0)
+}
+
+/// A message on its way to a replica takes much less.
+const STREAM_LONGEST: Duration = Duration::from_millis(200);
 
 /// The member that most sentinels name, if it runs.
 pub(super) fn leader(cluster: &Cluster) -> io::Result<Option<&Node>> {

@@ -75,7 +75,7 @@ macro_rules! backends {
 backends! {
     // module  feature     URL schemes
     consul     "consul"    ["consul", "consuls"];
-    etcd       "etcd"      ["etcd"];
+    etcd       "etcd"      ["etcd", "etcds"];
     memory     "memory"    ["memory"];
     mysql      "mysql"     ["mysql"];
     postgres   "postgres"  ["postgres", "postgresql"];

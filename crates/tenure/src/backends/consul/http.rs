@@ -10,15 +10,15 @@ use hyper::body::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request, Uri};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use super::settings::Settings;
 use crate::error::{Error, ErrorKind, Result};
+use crate::tls::Dial;
 
 /// The agents of one cluster.
 pub(super) struct Http {
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Client<Dial, Full<Bytes>>,
     hosts: Vec<String>,
     /// Which of them is asked.
     current: AtomicUsize,
@@ -39,13 +39,10 @@ pub(super) struct Answer {
 
 impl Http {
     pub(super) fn new(settings: &Settings) -> Result<Http> {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(CONNECT));
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
-            .build(connector);
+            .build(Dial::new(settings.tls.clone(), HTTP1));
         let token = settings.token.as_ref().map(|token| {
             let bad = |_| Error::new(ErrorKind::Invalid, "the ACL token has odd characters in it");
             let mut value = HeaderValue::from_str(token).map_err(bad)?;
@@ -250,7 +247,8 @@ fn root<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error
     inner
 }
 
-const CONNECT: Duration = Duration::from_secs(1);
+/// The protocol, for servers that offer several.
+const HTTP1: &[u8] = b"http/1.1";
 /// How long an answer may take that the server does not hold back.
 const LIMIT: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(30);

@@ -108,10 +108,54 @@ impl Consul {
         open(Options::parse(url)?).await
     }
 
+    /// What to put into a Consul transaction of your own, so that it takes effect only if this
+    /// grant is still held at that very moment: the strongest fence there is. `None` if it is not
+    /// held now. The key is the whole one, with the client's prefix.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` and the like.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future has no effect.
+    pub async fn condition(&self, key: &Key, token: FencingToken) -> Result<Option<Condition>> {
+        self.inner.condition(key, token).await
+    }
+
     /// How many requests were sent through this handle: what a lock costs the servers.
     pub fn requests(&self) -> u64 {
         self.inner.api.http.sent()
     }
+}
+
+/// What is true in Consul as long as a grant is held: this session holds this key since that index.
+///
+/// It takes both verbs, `check-session` with `key` and `session`, and `check-index` with `key` and
+/// `index`: the locks of one client share a session, so that the session alone would also let in
+/// the same client's grant of before.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use tenure::backends::Consul;
+/// # async fn example(consul: Consul, guard: tenure::Guard) -> tenure::Result<()> {
+/// if let Some(condition) = consul.condition(guard.key(), guard.token()).await? {
+///     // PUT /v1/txn: [{"KV": {"Verb": "check-session", …}},
+///     //               {"KV": {"Verb": "check-index", …}}, …]
+///     println!("{} {} {}", condition.key, condition.session, condition.index);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Condition {
+    /// The key in Consul.
+    pub key: String,
+    /// The session that holds it.
+    pub session: String,
+    /// The index at which it took it: the number of the grant's token.
+    pub index: u64,
 }
 
 impl fmt::Debug for Consul {

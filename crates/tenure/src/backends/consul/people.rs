@@ -6,15 +6,15 @@ use std::time::Duration;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::Inner;
 use super::api::{Entry, Op, SessionInfo, Txn};
 use super::names::{Card, Names, Role, common_prefix, role};
-use super::view;
+use super::{Condition, Inner, view};
 use crate::backend::{Note, Scope};
 use crate::claim::{Holder, Holding, Waiter};
 use crate::error::Result;
 use crate::finding::{Finding, Grade};
 use crate::key::Key;
+use crate::token::FencingToken;
 
 impl Inner {
     pub(super) async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
@@ -45,6 +45,20 @@ impl Inner {
             .collect();
         holdings.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(holdings)
+    }
+
+    /// What is true as long as this grant is held.
+    pub(super) async fn condition(
+        &self,
+        key: &Key,
+        token: FencingToken,
+    ) -> Result<Option<Condition>> {
+        let found = self.api.read(&Names::new(key).lock()).await?;
+        let Some(entry) = found.filter(|entry| entry.modified == token.get()) else {
+            return Ok(None);
+        };
+        let Entry { key, session, modified: index, .. } = entry;
+        Ok(session.map(|session| Condition { key, session, index }))
     }
 
     /// The sessions of holders that are not ours: all that is known of them.

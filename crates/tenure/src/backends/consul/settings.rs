@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
+use crate::tls::Tls;
 
 /// The URL, taken apart.
 pub(super) struct Settings {
     /// `host:port` of every agent, in the order in which they are tried.
     pub(super) hosts: Vec<String>,
+    pub(super) tls: Option<Tls>,
     pub(super) token: Option<String>,
     pub(super) datacenter: Option<String>,
     pub(super) namespace: Option<String>,
@@ -21,18 +23,19 @@ pub(super) struct Settings {
 
 impl Settings {
     pub(super) fn read(mut options: Options) -> Result<Settings> {
-        if options.scheme() == "consuls" {
-            let message = "this build of tenure has no TLS for Consul; speak to a local agent, or \
-                           put a proxy that encrypts in between";
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
+        let tls = match options.scheme() {
+            "consuls" => Some(Tls::take(&mut options)?),
+            _ => None,
+        };
         if !matches!(options.path(), "" | "/") {
             let message = "a consul URL has no path; put `?prefix=app/` before the keys instead";
             return Err(invalid(message));
         }
-        let hosts = options.hosts(DEFAULT_PORT)?.into_iter();
+        let port = if tls.is_some() { DEFAULT_TLS_PORT } else { DEFAULT_PORT };
+        let hosts = options.hosts(port)?.into_iter();
         let settings = Settings {
             hosts: hosts.map(|(host, port)| address(host, port)).collect(),
+            tls,
             token: options.password().or(options.user()).map(str::to_owned),
             datacenter: options.take("dc"),
             namespace: options.take("namespace"),
@@ -61,6 +64,7 @@ fn invalid(message: &str) -> Error {
 }
 
 const DEFAULT_PORT: u16 = 8500;
+const DEFAULT_TLS_PORT: u16 = 8501;
 /// What Consul allows.
 const LOCK_DELAY_MAX: Duration = Duration::from_secs(60);
 
@@ -89,7 +93,6 @@ mod tests {
     fn what_cannot_work_is_refused_with_the_reason() {
         for (url, part) in [
             ("consul://a/path", "has no path"),
-            ("consuls://a", "no TLS"),
             ("consul://a?lock_delay=2m", "at most 60s"),
             ("consul://a?min_ttl=0s", "min_ttl"),
             ("consul://a?ttl_min=1s", "known: dc, lock_delay, min_ttl, namespace, node"),

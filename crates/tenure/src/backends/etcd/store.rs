@@ -18,6 +18,7 @@ use super::watch::Watches;
 use super::wire::{Login, Method, Wire};
 use crate::error::Result;
 use crate::options::Options;
+use crate::tls::Tls;
 
 /// What the verbs work on.
 #[derive(Debug)]
@@ -34,15 +35,19 @@ pub(super) struct Store {
 
 impl Store {
     /// Reads the URL, and proves address and login by asking for the shortest lease there is.
-    pub(super) async fn open(options: Options) -> Result<Arc<Store>> {
+    pub(super) async fn open(mut options: Options) -> Result<Arc<Store>> {
         let hosts = options.hosts(PORT)?;
         let space = Space::from_path(options.path());
         let login = options.user().map(|user| Login {
             user: user.to_owned(),
             password: options.password().unwrap_or_default().to_owned(),
         });
+        let tls = match options.scheme() {
+            "etcds" => Some(Tls::take(&mut options)?),
+            _ => None,
+        };
         options.finish()?;
-        let wire = Arc::new(Wire::new(&hosts, login)?);
+        let wire = Arc::new(Wire::new(&hosts, login, tls)?);
         // The lease is not used, and ends by itself: that is one proposal less than a revocation.
         // Servers give it to anybody, so that only the read proves the login.
         let (shortest, read) = join(grant(&wire, 1, OPENING), login_counts(&wire)).await;

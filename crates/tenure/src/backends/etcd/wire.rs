@@ -19,10 +19,13 @@ use tonic_prost::ProstCodec;
 use super::fault::{Meaning, chain, from_status, meaning, unavailable};
 use super::proto::{AuthenticateRequest, AuthenticateResponse};
 use crate::error::{Error, ErrorKind, Result};
+use crate::tls::{Dial, Tls};
 
 /// The endpoints, and the connection in use.
 pub(super) struct Wire {
     endpoints: Vec<Endpoint>,
+    /// Makes encrypted connections, if the URL asks for them.
+    dial: Option<Dial>,
     login: Option<Login>,
     line: Mutex<Line>,
     /// Counts the connections: whoever holds a stream of an old one opens it anew.
@@ -72,14 +75,25 @@ pub(super) struct Duplex<Q, A> {
 
 impl Wire {
     /// Must be called within a runtime. Nothing is sent yet.
-    pub(super) fn new(hosts: &[(String, u16)], login: Option<Login>) -> Result<Wire> {
+    pub(super) fn new(
+        hosts: &[(String, u16)],
+        login: Option<Login>,
+        tls: Option<Tls>,
+    ) -> Result<Wire> {
         let endpoints = hosts.iter().map(endpoint).collect::<Result<Vec<_>>>()?;
+        let dial = tls.map(|tls| Dial::new(Some(tls), HTTP2));
         let first = endpoints.first().ok_or_else(|| {
             Error::new(ErrorKind::Invalid, "the etcd URL names no host; try etcd://127.0.0.1:2379")
         })?;
         let token = if login.is_some() { Token::None } else { Token::Needless };
-        let line = Line { generation: 0, channel: first.connect_lazy(), token };
-        Ok(Wire { endpoints, login, line: Mutex::new(line), generation: watch::Sender::new(0) })
+        let line = Line { generation: 0, channel: connect(first, dial.as_ref()), token };
+        Ok(Wire {
+            endpoints,
+            dial,
+            login,
+            line: Mutex::new(line),
+            generation: watch::Sender::new(0),
+        })
     }
 
     /// Asks until there is an answer, or for at most `limit`. The request must be one that may
@@ -138,8 +152,11 @@ impl Wire {
     {
         let token = self.line().token.clone();
         let asks = self.endpoints.iter().map(|endpoint| {
-            let line =
-                Line { generation: 0, channel: endpoint.connect_lazy(), token: token.clone() };
+            let line = Line {
+                generation: 0,
+                channel: connect(endpoint, self.dial.as_ref()),
+                token: token.clone(),
+            };
             let request = request.clone();
             async move {
                 let host = endpoint.uri().authority().map(ToString::to_string);
@@ -187,7 +204,7 @@ impl Wire {
         line.generation += 1;
         let count = self.endpoints.len() as u64;
         let next = usize::try_from(line.generation % count).unwrap_or(0);
-        line.channel = self.endpoints[next].connect_lazy();
+        line.channel = connect(&self.endpoints[next], self.dial.as_ref());
         self.generation.send_replace(line.generation);
     }
 
@@ -300,6 +317,7 @@ impl Drop for Unanswered<'_> {
 
 fn endpoint((host, port): &(String, u16)) -> Result<Endpoint> {
     let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+    // Also where it is encrypted: that is our business and not the library's.
     let endpoint = Endpoint::from_shared(format!("http://{host}:{port}")).map_err(|_| {
         Error::new(ErrorKind::Invalid, format!("`{}` is not a host", host.escape_debug()))
     })?;
@@ -310,6 +328,14 @@ fn endpoint((host, port): &(String, u16)) -> Result<Endpoint> {
         .http2_keep_alive_interval(Duration::from_secs(6))
         .keep_alive_timeout(Duration::from_secs(3))
         .keep_alive_while_idle(false))
+}
+
+/// A connection that is opened when it is first used.
+fn connect(endpoint: &Endpoint, dial: Option<&Dial>) -> Channel {
+    match dial {
+        Some(dial) => endpoint.connect_with_connector_lazy(dial.clone()),
+        None => endpoint.connect_lazy(),
+    }
 }
 
 async fn unary<Q, A>(line: &Line, method: Method, request: Q) -> Result<A, Status>
@@ -338,6 +364,8 @@ fn dress<T>(mut request: Request<T>, line: &Line) -> Request<T> {
     request
 }
 
+/// The protocol, for servers that offer several.
+const HTTP2: &[u8] = b"h2";
 const AUTHENTICATE: Method = Method("/etcdserverpb.Auth/Authenticate");
 /// How long a connection may take to be made, and a login.
 const CONNECT: Duration = Duration::from_secs(2);

@@ -6,6 +6,7 @@ use mysql_async::{Opts, OptsBuilder};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
+use crate::tls::Tls;
 
 /// What the URL says.
 #[derive(Clone)]
@@ -62,10 +63,45 @@ impl Settings {
             .wait_timeout(Some(WAIT_TIMEOUT))
             .stmt_cache_size(0)
             .tcp_keepalive(Some(Duration::from_secs(15)));
+        let opts = match Tls::take_sslmode(&mut options)? {
+            Some(tls) => encrypted(opts, tls)?,
+            None => opts,
+        };
         let shown = format!("{host}:{port}/{database}");
         options.finish()?;
         Ok(Settings { opts: opts.into(), shown, kind, bell, connections, sweep })
     }
+}
+
+#[cfg(feature = "mysql-tls")]
+fn encrypted(opts: OptsBuilder, tls: Tls) -> Result<OptsBuilder> {
+    use std::path::PathBuf;
+
+    use mysql_async::{ClientIdentity, SslOpts};
+    use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+    // The client library takes the provider of the process, and panics where there is none to take.
+    if CryptoProvider::get_default().is_none() {
+        let _other = ring::default_provider().install_default();
+    }
+    let ssl = SslOpts::default().with_disable_built_in_roots(true);
+    let ssl = match tls.ca {
+        Some(path) => ssl.with_root_certs(vec![PathBuf::from(path).into()]),
+        None => {
+            let found = rustls_native_certs::load_native_certs().certs;
+            ssl.with_root_certs(found.into_iter().map(|root| root.to_vec().into()).collect())
+        }
+    };
+    let identity = tls.identity.map(|(cert, key)| {
+        ClientIdentity::new(PathBuf::from(cert).into(), PathBuf::from(key).into())
+    });
+    let ssl = ssl.with_client_identity(identity);
+    Ok(opts.ssl_opts(ssl))
+}
+
+#[cfg(not(feature = "mysql-tls"))]
+fn encrypted(_: OptsBuilder, _: Tls) -> Result<OptsBuilder> {
+    let message = "an encrypted connection needs the cargo feature `mysql-tls` of tenure";
+    Err(Error::new(ErrorKind::Unsupported, message))
 }
 
 fn one_host(options: &Options) -> Result<(String, u16)> {

@@ -13,10 +13,12 @@ use futures_util::StreamExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
+use tokio_postgres::config::SslMode;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, SimpleQueryMessage, Statement};
 
 use super::bells::Bells;
+use super::encrypt::Encrypt;
 use super::fault;
 use super::settings::Settings;
 use crate::error::{Error, ErrorKind, Result};
@@ -96,8 +98,18 @@ impl Link {
             let stream = TcpStream::connect((host, port)).await;
             let stream = stream.map_err(|error| fault::from_io(host, port, error))?;
             tune(&stream);
-            let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(refused)?;
-            (client, drive(connection, bells.clone(), ending))
+            match &settings.tls {
+                None => {
+                    let opened = config.connect_raw(stream, NoTls).await.map_err(refused)?;
+                    (opened.0, drive(opened.1, bells.clone(), ending))
+                }
+                Some(tls) => {
+                    let way = Encrypt { tls, host };
+                    let opened = config.ssl_mode(SslMode::Require).connect_raw(stream, way);
+                    let opened = opened.await.map_err(refused)?;
+                    (opened.0, drive(opened.1, bells.clone(), ending))
+                }
+            }
         };
         let mut link = Link {
             client,

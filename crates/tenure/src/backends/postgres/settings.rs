@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
+use crate::tls::Tls;
 
 /// Everything that a connection and a mode have to know.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) hosts: Vec<(String, u16)>,
+    pub(super) tls: Option<Tls>,
     pub(super) user: String,
     pub(super) password: Option<String>,
     pub(super) database: String,
@@ -61,8 +63,7 @@ impl Settings {
         }
         let connect_timeout = options.take_duration("connect_timeout")?;
         let sweep = options.take_duration("sweep")?;
-        // TLS is not built in: whoever demands it must not get less.
-        options.take_word("sslmode", &["disable"])?;
+        let tls = Tls::take_sslmode(&mut options)?;
         let user = options.user().unwrap_or("postgres").to_owned();
         let database = match options.path().trim_start_matches('/') {
             "" => user.clone(),
@@ -72,6 +73,7 @@ impl Settings {
         options.finish()?;
         Ok(Settings {
             hosts,
+            tls,
             user,
             password,
             database,
@@ -154,7 +156,7 @@ mod tests {
         for (url, part) in [
             ("postgres://?mode=magic", "lease, session, row"),
             ("postgres://?connections=0", "from 1 to 1000"),
-            ("postgres://?sslmode=require", "disable"),
+            ("postgres://?sslmode=prefer", "verify-full"),
             ("postgres://?mode=session&pooler=yes", "mode=lease"),
             ("postgres://?pol=1", "known: connect_timeout, connections"),
         ] {

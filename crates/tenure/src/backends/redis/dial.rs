@@ -7,16 +7,16 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, RedisConnectionInfo, Value};
 use rustix::net::sockopt;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
 use super::from_redis;
 use super::post::Post;
 use super::sentinel;
-use super::settings::{Address, Limits, Login, Tls};
+use super::settings::{Address, Limits, Login};
 use super::wire::{Tap, Uptime, Wire};
 use crate::error::{Error, ErrorKind, Result};
+use crate::tls::{Stream, Tls, encrypt};
 
 /// How to reach one server.
 #[derive(Clone)]
@@ -150,30 +150,10 @@ impl Dialer {
         }
         match &self.tls {
             None => Ok(Box::new(tcp)),
-            Some(tls) => encrypt(tls, host, tcp).await,
+            Some(tls) => encrypt(tls, host, tcp, None).await,
         }
     }
 }
-
-#[cfg(feature = "tls")]
-async fn encrypt(tls: &Tls, host: &str, tcp: TcpStream) -> std::io::Result<Box<dyn Stream>> {
-    let files = crate::tls::Files {
-        ca: tls.ca.as_deref(),
-        cert: tls.cert.as_deref(),
-        key: tls.key.as_deref(),
-    };
-    Ok(Box::new(crate::tls::connect(files, host, tcp).await?))
-}
-
-#[cfg(not(feature = "tls"))]
-async fn encrypt(_: &Tls, _: &str, _: TcpStream) -> std::io::Result<Box<dyn Stream>> {
-    let message = "an encrypted connection needs the cargo feature `tls` of tenure";
-    Err(std::io::Error::new(std::io::ErrorKind::Unsupported, message))
-}
-
-/// What a connection runs over.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 fn knows_no_resp3(error: &redis::RedisError) -> bool {
     let text = error.to_string().to_ascii_lowercase();

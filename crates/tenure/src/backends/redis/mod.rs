@@ -177,7 +177,7 @@ impl Redis {
             Some(synced) => (synced, synced.wire(&names.lock).await?),
             None => (&self.servers, wire),
         };
-        let (answer, wire) = servers.ask_on(wire, &names.lock, &call).await?;
+        let (answer, wire) = servers.ask_again_on(wire, &names.lock, &call).await?;
         match answer::taken(&answer)? {
             Taken::Granted(token) => {
                 self.replicated(&wire, claim).await?;
@@ -248,7 +248,13 @@ impl Redis {
             arguments.extend([Argument::Text(owner), Argument::Number(ms(claim.ttl))]);
         }
         let call = self.scripts.renew.call(&keys, &arguments);
-        let answers = match self.servers.ask(&names[0].lock, &call).await {
+        let asked = async {
+            let wire = self.servers.wire(&names[0].lock).await?;
+            // It is never closed.
+            let _turn = wire.renewing.acquire().await.ok();
+            self.servers.ask_again_on(wire.clone(), &names[0].lock, &call).await
+        };
+        let answers = match asked.await.map(|(answer, _)| answer) {
             Ok(Value::Array(answers)) if answers.len() == claims.len() => answers,
             Ok(other) => return vec![Err(answer::odd("renew", &other)); claims.len()],
             Err(error) => return vec![Err(error); claims.len()],

@@ -9,7 +9,7 @@ use redis::Value;
 use super::answer::{self, Shown};
 use super::names::Names;
 use super::script::Argument;
-use super::settings::{self, Address, Layout, Limits, Login, Place, Settings, Tls, Turn};
+use super::settings::{self, Address, Layout, Limits, Login, Place, Settings, Turn};
 use super::{MEMORY, Redis, ms};
 use crate::backend::{Claim, Scope};
 use crate::error::Result;
@@ -27,7 +27,7 @@ pub(in crate::backends) fn nodes(options: &mut Options) -> Result<Vec<Redis>> {
         database,
     };
     let limits = Limits { response: settings::RESPONSE, connect: settings::connect(options)? };
-    let tls = Tls::take(options, false)?;
+    let tls = settings::tls(options, false)?;
     let node = |address: Address| {
         let settings = Settings {
             place: Place::One(address),

@@ -12,7 +12,7 @@ use super::wire::Wire;
 use super::{Redis, from_redis};
 use crate::backend::Scope;
 use crate::claim::Holding;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 
 impl Redis {
@@ -24,6 +24,14 @@ impl Redis {
     /// What is held, in the order of keys. Locks that only strangers ever took are found by key,
     /// not by prefix: nothing of ours lies beside them.
     pub(super) async fn shown(&self, scope: Scope<'_>) -> Result<BTreeMap<Key, Shown>> {
+        match self.look(scope).await {
+            // A connection that was killed is often noticed only by the next question.
+            Err(error) if error.kind() == ErrorKind::Unavailable => self.look(scope).await,
+            shown => shown,
+        }
+    }
+
+    async fn look(&self, scope: Scope<'_>) -> Result<BTreeMap<Key, Shown>> {
         let prefix = match scope {
             Scope::Key(key) => {
                 let names = Names::of(key.as_str());

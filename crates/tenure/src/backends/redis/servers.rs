@@ -74,14 +74,29 @@ impl Servers {
         Ok(self.ask_on(wire, key, call).await?.0)
     }
 
-    /// The same, on this connection first. Also says which one answered.
+    /// The same, on this connection first, and once more if it breaks: for what twice has the
+    /// effect of once. A connection that was killed while nobody used it is often noticed only by
+    /// the next question. Also says which one answered.
+    pub(super) async fn ask_again_on(
+        &self,
+        wire: Arc<Wire>,
+        key: &str,
+        call: &Call<'_>,
+    ) -> Result<(Value, Arc<Wire>)> {
+        match self.ask_on(wire.clone(), key, call).await {
+            Err(_) if wire.is_broken() => self.ask_on(self.wire(key).await?, key, call).await,
+            answer => answer,
+        }
+    }
+
+    /// Once, on this connection first. Also says which one answered.
     pub(super) async fn ask_on(
         &self,
         mut wire: Arc<Wire>,
         key: &str,
         call: &Call<'_>,
     ) -> Result<(Value, Arc<Wire>)> {
-        let (mut command, mut moving) = (call.by_hash(), false);
+        let (mut command, mut moving, mut followed) = (call.by_hash(), false, false);
         for _ in 0..HOPS {
             let answer = match moving {
                 true => ask_moving(&wire, &command).await,
@@ -100,6 +115,11 @@ impl Servers {
                 (Servers::Cluster(cluster), _) => {
                     cluster.doubt();
                     return Err(from_redis(error, &at(key)));
+                }
+                // It did nothing; the sentinels may know who is master now.
+                (Servers::One(link), Some("READONLY" | "MASTERDOWN")) if !followed => {
+                    followed = true;
+                    wire = link.wire().await?;
                 }
                 (Servers::One(_), _) => return Err(from_redis(error, &at(key))),
             }

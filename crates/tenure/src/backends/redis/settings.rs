@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
+use crate::tls::Tls;
 
 /// How to reach the servers and how to lock on them.
 #[derive(Clone, Debug)]
@@ -81,15 +82,6 @@ pub(super) struct Limits {
     pub(super) response: Duration,
 }
 
-/// The files for an encrypted connection; without `ca` the system's roots count.
-#[derive(Clone, Debug, Default)]
-#[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "read only where TLS is built in"))]
-pub(super) struct Tls {
-    pub(super) ca: Option<String>,
-    pub(super) cert: Option<String>,
-    pub(super) key: Option<String>,
-}
-
 impl Settings {
     /// Takes from the URL what the Redis backend understands, and refuses the rest.
     pub(super) fn of(mut options: Options) -> Result<Settings> {
@@ -125,7 +117,7 @@ impl Settings {
             None => 0,
         };
         let limits = Limits::take(&mut options)?;
-        let tls = Tls::take(&mut options, scheme == "rediss")?;
+        let tls = tls(&mut options, scheme == "rediss")?;
         options.finish()?;
         Ok(Settings { place, login, layout, order, replicas, limits, tls })
     }
@@ -144,15 +136,12 @@ pub(super) fn connect(options: &mut Options) -> Result<Duration> {
     Ok(options.take_duration("connect")?.unwrap_or(CONNECT))
 }
 
-impl Tls {
-    /// The scheme or the option `tls` asks for it.
-    pub(super) fn take(options: &mut Options, by_scheme: bool) -> Result<Option<Tls>> {
-        if !by_scheme && options.take_word("tls", &["on", "off"])? != Some("on") {
-            return Ok(None);
-        }
-        let (ca, cert, key) = (options.take("ca"), options.take("cert"), options.take("key"));
-        Ok(Some(Tls { ca, cert, key }))
+/// The scheme or the option `tls` asks for it.
+pub(super) fn tls(options: &mut Options, by_scheme: bool) -> Result<Option<Tls>> {
+    if !by_scheme && options.take_word("tls", &["on", "off"])? != Some("on") {
+        return Ok(None);
     }
+    Tls::take(options).map(Some)
 }
 
 fn sentinel(options: &mut Options, login: &mut Login) -> Result<Place> {

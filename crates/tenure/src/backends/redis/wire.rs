@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -90,6 +91,9 @@ pub(super) struct Wire {
     driver: AbortHandle,
     response: Duration,
     pub(super) tap: Arc<Tap>,
+    /// Renewals take turns: those of very many locks at once would only queue at the server, and
+    /// the last ones would look like silence.
+    pub(super) renewing: Semaphore,
     /// What the server said about itself when the connection was made, if it was asked.
     pub(super) uptime: Option<Uptime>,
 }
@@ -139,7 +143,8 @@ impl Wire {
         tap: Arc<Tap>,
         response: Duration,
     ) -> Wire {
-        Wire { connection, driver, response, tap, uptime: None }
+        let renewing = Semaphore::new(RENEWING_MAX);
+        Wire { connection, driver, response, tap, renewing, uptime: None }
     }
 
     /// Sends a command and awaits its answer, for at most the response limit.
@@ -202,8 +207,12 @@ impl Wire {
     }
 
     pub(super) fn is_sound(&self) -> bool {
-        let tap = &self.tap;
-        !tap.closed.load(Ordering::Acquire) && tap.silent.load(Ordering::Relaxed) < SILENT_MAX
+        !self.is_broken() && self.tap.silent.load(Ordering::Relaxed) < SILENT_MAX
+    }
+
+    /// Whether it ended, or leads to a server that is no master any more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.tap.closed.load(Ordering::Acquire)
     }
 }
 
@@ -283,3 +292,5 @@ fn demoted(error: &RedisError) -> bool {
 
 /// A frozen server or a half-open connection looks like this; a new connection tells them apart.
 const SILENT_MAX: u32 = 2;
+/// How many scripts that renew are under way: about 30 ms of the server's time.
+const RENEWING_MAX: usize = 64;

@@ -78,6 +78,22 @@ impl Zookeeper {
         open(Options::parse(url)?).await
     }
 
+    /// The `check` to put into a ZooKeeper transaction of your own, so that it takes effect only if
+    /// this grant is still held at that very moment: the strongest fence there is. `None` if it is
+    /// not held now. The key is the whole one, with the client's prefix.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` and the like.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future has no effect.
+    pub async fn condition(&self, key: &Key, token: FencingToken) -> Result<Option<Condition>> {
+        let session = self.living().await?;
+        self.link.bound(Call::Look, people::condition(&session, self.layout(), key, token)).await
+    }
+
     fn layout(&self) -> Layout {
         self.link.settings.layout
     }
@@ -85,6 +101,28 @@ impl Zookeeper {
     async fn living(&self) -> Result<Arc<Session>> {
         self.link.living().await
     }
+}
+
+/// What is true in ZooKeeper as long as a grant is held: this node is there, with this version.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use tenure::backends::Zookeeper;
+/// # async fn example(zookeeper: Zookeeper, guard: tenure::Guard) -> tenure::Result<()> {
+/// if let Some(condition) = zookeeper.condition(guard.key(), guard.token()).await? {
+///     // With the client of your choice: multi([check(path, version), setData(…)]).
+///     println!("{} {}", condition.path, condition.version);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Condition {
+    /// The whole path of the holder's node, chroot included. No other grant ever has it.
+    pub path: String,
+    /// The version of its data.
+    pub version: i32,
 }
 
 impl fmt::Debug for Zookeeper {

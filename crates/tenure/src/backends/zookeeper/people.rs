@@ -5,7 +5,7 @@ use zookeeper_client::{Error as ClientError, Stat};
 
 use super::session::{Session, token};
 use super::settings::Layout;
-use super::{fault, names, queue, record, single};
+use super::{Condition, fault, names, queue, record, single};
 use crate::backend::{Note, Scope};
 use crate::claim::{Holder, Holding, Waiter};
 use crate::error::Result;
@@ -188,6 +188,39 @@ async fn evict_single(session: &Session, node: &str, wanted: FencingToken) -> Re
         }
         Some(_) | None => Ok(false),
     }
+}
+
+/// The node that is there exactly as long as this grant is held. Its name is never used again.
+pub(super) async fn condition(
+    session: &Session,
+    layout: Layout,
+    key: &Key,
+    wanted: FencingToken,
+) -> Result<Option<Condition>> {
+    let node = session.tree.key(key);
+    let mut candidates = match layout {
+        Layout::Queue => {
+            let mut children = fresh_children(session, &node).await?;
+            names::sort(&mut children);
+            children.truncate(1);
+            children.iter().map(|child| format!("{node}/{child}")).collect::<Vec<_>>()
+        }
+        Layout::Ephemeral => {
+            let beside = names::beside(&node);
+            let children = fresh_children(session, &beside).await?;
+            let holds = children.iter().filter(|child| single::is_holding(child));
+            holds.map(|child| format!("{beside}/{child}")).collect()
+        }
+    };
+    while let Some(path) = candidates.pop() {
+        let stat = session.client.check_stat(&path).await.map_err(fault::from_client)?;
+        if let Some(stat) = stat
+            && u64::try_from(stat.czxid) == Ok(wanted.get())
+        {
+            return Ok(Some(Condition { path, version: stat.version }));
+        }
+    }
+    Ok(None)
 }
 
 /// How many reads are under way at the same time.

@@ -1,0 +1,93 @@
+//! MariaDB: what a lock costs beside two statements through the bare driver, and beside a named
+//! lock by hand. All go to one real server, started for this.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, OptsBuilder};
+use tenure::backend::{Claim, Owner};
+use tenure::{Config, Key};
+use tenure_servers::{Options, Topology};
+use tokio::runtime::Runtime;
+
+use crate::compare::Comparison;
+
+/// A pair of statements through the bare driver.
+struct Pair(Conn, [&'static str; 2]);
+
+impl Pair {
+    fn open(runtime: &Runtime, port: u16, texts: [&'static str; 2]) -> Result<Pair> {
+        let opts = OptsBuilder::default()
+            .ip_or_hostname("127.0.0.1")
+            .tcp_port(port)
+            .user(Some("root"))
+            .db_name(Some("test"))
+            .prefer_socket(false);
+        runtime.block_on(async {
+            let mut conn = Conn::new(opts).await?;
+            let table = "CREATE TABLE IF NOT EXISTS bare \
+                         (k varbinary(255) PRIMARY KEY, o varchar(64), u datetime(6))";
+            conn.query_drop(table).await?;
+            Ok(Pair(conn, texts))
+        })
+    }
+
+    fn run(&mut self, runtime: &Runtime) -> Result<()> {
+        runtime.block_on(async {
+            self.0.query_drop(self.1[0]).await?;
+            self.0.query_drop(self.1[1]).await?;
+            Ok(())
+        })
+    }
+}
+
+/// The smallest lease: a row that is written and written again.
+const LEASE: [&str; 2] = [
+    "INSERT INTO bare VALUES ('k', 'me', NOW(6) + INTERVAL 30 SECOND) ON DUPLICATE KEY UPDATE \
+     o = IF(u < NOW(6), VALUES(o), o), u = IF(u < NOW(6), VALUES(u), u)",
+    "UPDATE bare SET u = NOW(6) - INTERVAL 1 SECOND WHERE k = 'k' AND o = 'me'",
+];
+const NAMED: [&str; 2] = ["SELECT GET_LOCK('bare', 0)", "SELECT RELEASE_LOCK('bare')"];
+
+pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
+    let cluster = tenure_servers::start(Topology::Mariadb, &Options::default())?;
+    let (port, url) = (cluster.node().port(), cluster.url());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut lease = Pair::open(&runtime, port, LEASE)?;
+    let mut named = Pair::open(&runtime, port, NAMED)?;
+    let config: Config = url.parse()?;
+    let backend = runtime.block_on(config.open())?;
+    let client = |mode: &str| runtime.block_on(tenure::connect(&format!("{url}?mode={mode}")));
+    let (leases, sessions, rows) = (client("lease")?, client("session")?, client("row")?);
+    let cycle = |client: &tenure::Client| -> Result<()> {
+        let lock = client.lock("client");
+        Ok(runtime.block_on(async { lock.acquire().await?.release().await })?)
+    };
+    let mut number = 0;
+    let key = Key::new("bare").context("a key")?;
+    Comparison::run(
+        rounds,
+        4,
+        vec![
+            ("bare driver: lease by two statements", Box::new(|| lease.run(&runtime))),
+            ("bare driver: GET_LOCK, RELEASE_LOCK", Box::new(|| named.run(&runtime))),
+            (
+                "mysql backend: take, release",
+                Box::new(|| {
+                    number += 1;
+                    let owner = Owner::new([7; 16], number);
+                    let claim = Claim::new(key.clone(), owner, Duration::from_secs(30));
+                    runtime.block_on(async {
+                        backend.try_acquire(&claim).await?.granted()?;
+                        backend.release(&claim).await?;
+                        Ok(())
+                    })
+                }),
+            ),
+            ("tenure, mode=lease", Box::new(|| cycle(&leases))),
+            ("tenure, mode=session", Box::new(|| cycle(&sessions))),
+            ("tenure, mode=row", Box::new(|| cycle(&rows))),
+        ],
+    )
+}

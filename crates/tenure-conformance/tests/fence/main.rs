@@ -1,0 +1,146 @@
+//! Fences in every store: what they promise, and the experiment that shows what they are for.
+//! `cargo test -p tenure-conformance --test fence -- redis` runs those of one store.
+
+#![expect(clippy::unwrap_used, reason = "a case that panics fails")]
+
+mod column;
+mod conditions;
+mod experiment;
+mod locking;
+mod promises;
+mod refusal;
+mod registers;
+mod worker;
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::Result;
+use futures_util::future::BoxFuture;
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use tenure_servers::{Topology, require, shared};
+
+fn main() {
+    if worker::play() {
+        return;
+    }
+    let mut arguments = Arguments::from_args();
+    // An experiment keeps both cores busy by itself.
+    arguments.test_threads.get_or_insert(2);
+    let all = [
+        promises::CASES,
+        column::CASES,
+        conditions::CASES,
+        locking::CASES,
+        refusal::CASES,
+        experiment::CASES,
+    ];
+    let mut trials = Vec::new();
+    for store in STORES {
+        let fitting = all.concat().into_iter().filter(|case| case.stores.contains(&store.name));
+        trials.extend(fitting.map(|case| trial(store, case)));
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// Where a resource is kept.
+#[derive(Clone, Copy)]
+struct Store {
+    name: &'static str,
+    topology: Option<Topology>,
+}
+
+const STORES: [Store; 8] = [
+    Store { name: "consul", topology: Some(Topology::Consul) },
+    Store { name: "file", topology: None },
+    Store { name: "http", topology: None },
+    Store { name: "mysql", topology: Some(Topology::Mariadb) },
+    Store { name: "postgres", topology: Some(Topology::Postgres) },
+    Store { name: "redis", topology: Some(Topology::Redis) },
+    Store { name: "sqlite", topology: None },
+    Store { name: "zookeeper", topology: Some(Topology::Zookeeper) },
+];
+
+/// Every store.
+pub(crate) const EVERY: &[&str] = &["file", "http", "mysql", "postgres", "redis", "sqlite"];
+/// Those whose fence can be lost or written over by somebody else.
+pub(crate) const KEPT: &[&str] = &["file", "mysql", "postgres", "redis", "sqlite"];
+
+/// A case, and the stores it is for. It is given the URL of the store.
+#[derive(Clone, Copy)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) stores: &'static [&'static str],
+    pub(crate) run: fn(String) -> BoxFuture<'static, Result<()>>,
+}
+
+/// The rows of a module.
+macro_rules! cases {
+    ($($name:ident on $stores:expr;)+) => {
+        pub(crate) const CASES: &[crate::Case] = &[$(
+            crate::Case {
+                name: stringify!($name),
+                stores: $stores,
+                run: |url| Box::pin($name(url)),
+            }
+        ),+];
+    };
+}
+pub(crate) use cases;
+
+fn trial(store: Store, case: Case) -> Trial {
+    Trial::ignorable_test(format!("{}::{}", store.name, case.name), move || {
+        if let Some(topology) = store.topology
+            && let Err(error) = shared(topology)
+            && error.is_missing()
+            && !require(topology.name())
+        {
+            return Ok(Completion::ignored_with(error));
+        }
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).enable_all().build().map_err(Failed::from)?;
+        let run = async {
+            let (url, _folder) = place(store).await?;
+            (case.run)(url).await
+        };
+        match runtime.block_on(async { tokio::time::timeout(LONGEST, run).await }) {
+            Ok(done) => done.map(|()| Completion::Completed).map_err(|e| format!("{e:?}").into()),
+            Err(_) => Err(format!("not done after {LONGEST:?}").into()),
+        }
+    })
+}
+
+/// The store, with its tables.
+async fn place(store: Store) -> Result<(String, tempfile::TempDir)> {
+    let folder = tempfile::tempdir()?;
+    let url = match (store.name, store.topology) {
+        ("file", _) => format!("file://{}", folder.path().display()),
+        ("http", _) => registers::serve().await?,
+        ("sqlite", _) => format!("sqlite://{}/data.db", folder.path().display()),
+        (_, topology) => {
+            let topology = topology.unwrap_or(Topology::Redis);
+            tokio::task::spawn_blocking(move || shared(topology)).await??.url()
+        }
+    };
+    static PREPARED: OnceLock<tokio::sync::Mutex<()>> = OnceLock::new();
+    // Two that make the same table at the same moment can get in each other's way.
+    let _one = PREPARED.get_or_init(Default::default).lock().await;
+    registers::prepare(&url).await?;
+    Ok((url, folder))
+}
+
+/// A name that no other case uses.
+pub(crate) fn unique(name: &str) -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    format!("{name}-{}-{number}", std::process::id())
+}
+
+/// The token of this number.
+pub(crate) fn token(number: u64) -> tenure::FencingToken {
+    tenure::FencingToken::new(number).unwrap()
+}
+
+/// Above what any case should take, on a machine that does much else.
+const LONGEST: Duration = Duration::from_secs(240);

@@ -1,0 +1,87 @@
+//! In a PostgreSQL database.
+
+use anyhow::{Context, Result};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tenure::FencingToken;
+use tenure::fence;
+use tokio::net::TcpStream;
+use tokio_postgres::{Client, NoTls, Transaction};
+
+use super::{Answer, Register, answer};
+
+struct Postgres {
+    db: Client,
+    name: String,
+}
+
+pub(super) async fn prepare(url: &str) -> Result<()> {
+    let db = connect(url).await?;
+    db.batch_execute("CREATE TABLE IF NOT EXISTS register (name text PRIMARY KEY, n bigint)")
+        .await?;
+    Ok(fence::tokio_postgres::create(&db).await?)
+}
+
+pub(super) async fn open(url: &str, name: &str) -> Result<impl Register + use<>> {
+    let db = connect(url).await?;
+    db.execute("INSERT INTO register VALUES ($1, 0) ON CONFLICT DO NOTHING", &[&name]).await?;
+    Ok(Postgres { db, name: name.to_owned() })
+}
+
+pub(crate) async fn connect(url: &str) -> Result<Client> {
+    let config: tokio_postgres::Config = url.parse()?;
+    let port = config.get_ports().first().context("a port")?;
+    let stream = TcpStream::connect(("127.0.0.1", *port)).await?;
+    stream.set_nodelay(true)?;
+    let (client, connection) = config.connect_raw(stream, NoTls).await?;
+    drop(tokio::spawn(connection));
+    Ok(client)
+}
+
+impl Register for Postgres {
+    fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Answer<i64>> {
+        async move {
+            let tx = self.db.transaction().await?;
+            if let Err(stale) = admit(&tx, &self.name, token).await? {
+                return Ok(Err(stale));
+            }
+            let row = tx.query_one("SELECT n FROM register WHERE name = $1", &[&self.name]).await?;
+            tx.commit().await?;
+            Ok(Ok(row.get(0)))
+        }
+        .boxed()
+    }
+
+    fn write(&mut self, number: i64, token: Option<FencingToken>) -> BoxFuture<'_, Answer<()>> {
+        async move {
+            let tx = self.db.transaction().await?;
+            if let Err(stale) = admit(&tx, &self.name, token).await? {
+                return Ok(Err(stale));
+            }
+            // Without a prepared statement: one trip.
+            let name = self.name.replace('\'', "''");
+            let sql = format!("UPDATE register SET n = {number} WHERE name = '{name}'");
+            tx.batch_execute(&sql).await?;
+            tx.commit().await?;
+            Ok(Ok(()))
+        }
+        .boxed()
+    }
+
+    fn spoil(&mut self, fence: Option<&str>) -> BoxFuture<'_, Result<()>> {
+        let sql = match fence {
+            None => "DELETE FROM tenure_fence WHERE resource = $1".to_owned(),
+            Some(text) => format!("UPDATE tenure_fence SET token = '{text}' WHERE resource = $1"),
+        };
+        async move {
+            self.db.execute(&sql, &[&self.name]).await?;
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+async fn admit(tx: &Transaction<'_>, name: &str, token: Option<FencingToken>) -> Answer<()> {
+    let Some(token) = token else { return Ok(Ok(())) };
+    answer(fence::tokio_postgres::admit(tx, name, token).await)
+}

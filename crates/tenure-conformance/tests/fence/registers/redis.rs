@@ -1,0 +1,61 @@
+//! In Redis.
+
+use anyhow::Result;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use redis::aio::MultiplexedConnection;
+use redis::cmd;
+use tenure::FencingToken;
+use tenure::fence;
+
+use super::{Answer, Register, answer};
+
+struct Redis {
+    db: MultiplexedConnection,
+    name: String,
+}
+
+pub(super) async fn open(url: &str, name: &str) -> Result<impl Register + use<>> {
+    let mut db = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+    cmd("SET").arg(name).arg(0).arg("NX").exec_async(&mut db).await?;
+    Ok(Redis { db, name: name.to_owned() })
+}
+
+impl Register for Redis {
+    fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Answer<i64>> {
+        async move {
+            if let Some(token) = token
+                && let Err(stale) =
+                    answer(fence::redis::admit(&mut self.db, &self.name, token).await)?
+            {
+                return Ok(Err(stale));
+            }
+            Ok(Ok(cmd("GET").arg(&self.name).query_async(&mut self.db).await?))
+        }
+        .boxed()
+    }
+
+    fn write(&mut self, number: i64, token: Option<FencingToken>) -> BoxFuture<'_, Answer<()>> {
+        async move {
+            match token {
+                Some(token) => {
+                    answer(fence::redis::set(&mut self.db, &self.name, token, number).await)
+                }
+                None => {
+                    let mut set = cmd("SET");
+                    Ok(Ok(set.arg(&self.name).arg(number).exec_async(&mut self.db).await?))
+                }
+            }
+        }
+        .boxed()
+    }
+
+    fn spoil(&mut self, fence: Option<&str>) -> BoxFuture<'_, Result<()>> {
+        let key = fence::redis::key(&self.name);
+        let command = match fence {
+            None => cmd("DEL").arg(key).to_owned(),
+            Some(text) => cmd("SET").arg(key).arg(text).to_owned(),
+        };
+        async move { Ok(command.exec_async(&mut self.db).await?) }.boxed()
+    }
+}

@@ -1,0 +1,162 @@
+//! A process that changes a number under a lock: the test program, started again. Between its read
+//! and its write it says so and waits for a line, and there it can be stopped.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use tenure::{ErrorKind, FencingToken, Guard};
+
+use crate::registers::{Register, open};
+
+/// What a worker is to do.
+#[derive(Clone)]
+pub(crate) struct Job {
+    pub(crate) locks: String,
+    pub(crate) store: String,
+    pub(crate) name: String,
+    pub(crate) fenced: bool,
+    pub(crate) writes: u32,
+    /// How many writes it makes each time that it has the lock.
+    pub(crate) batch: u32,
+}
+
+/// What a worker says.
+pub(crate) enum Word {
+    /// It has read, under this token, and waits for leave to write.
+    Between(FencingToken),
+    /// It has written the first time under this token.
+    Wrote(FencingToken),
+    /// It is done; so many of its writes were refused.
+    Done(u32),
+}
+
+/// A worker, from outside.
+pub(crate) struct Worker {
+    child: Child,
+    leave: ChildStdin,
+}
+
+impl Worker {
+    /// Starts a worker; what it says is read from the second.
+    pub(crate) fn start(job: &Job) -> Result<(Worker, Words)> {
+        let Job { locks, store, name, fenced, writes, batch } = job;
+        let text = [locks, store, name, &fenced.to_string(), &writes.to_string()].map(Clone::clone);
+        let mut child = Command::new(std::env::current_exe()?)
+            .env(JOB, format!("{}\n{batch}", text.join("\n")))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let leave = child.stdin.take().context("a stdin")?;
+        let words = Words(BufReader::new(child.stdout.take().context("a stdout")?));
+        Ok((Worker { child, leave }, words))
+    }
+
+    /// Lets it write.
+    pub(crate) fn go(&mut self) -> Result<()> {
+        writeln!(self.leave).context("the worker is gone")
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        Ok(kill_process(pid.context("a pid")?, signal)?)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Gone already, if all went well.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// What a worker says, line by line.
+pub(crate) struct Words(BufReader<ChildStdout>);
+
+impl Words {
+    pub(crate) fn next(&mut self) -> Result<Word> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line)? == 0 {
+            bail!("a worker ended in the middle of its work");
+        }
+        let (verb, rest) = line.trim_end().split_once(' ').context("VERB REST")?;
+        Ok(match verb {
+            "between" => Word::Between(rest.parse()?),
+            "wrote" => Word::Wrote(rest.parse()?),
+            "done" => Word::Done(rest.parse()?),
+            _ => bail!("a worker says: {rest}"),
+        })
+    }
+}
+
+/// In `main`: does the job if this process was started for one.
+pub(crate) fn play() -> bool {
+    let Ok(text) = std::env::var(JOB) else { return false };
+    // A stopped worker cannot see its input close; this ends it with the test that started it.
+    let _unsupported = set_parent_process_death_signal(Some(Signal::KILL));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    match runtime.block_on(work(&text)) {
+        Ok(refused) => println!("done {refused}"),
+        Err(error) => println!("failed {}", format!("{error:#}").replace('\n', " ")),
+    }
+    true
+}
+
+async fn work(text: &str) -> Result<u32> {
+    let parts: Vec<_> = text.lines().collect();
+    let [locks, store, name, fenced, writes, batch] = parts[..] else { bail!("six lines") };
+    let (fenced, mut left, batch): (bool, u32, u32) =
+        (fenced.parse()?, writes.parse()?, batch.parse()?);
+    let client = tenure::connect(locks).await?;
+    let mut register = open(store, name).await?;
+    let (mut refused, mut leave) = (0, std::io::stdin().lines());
+    while left > 0 {
+        // Without renewal nothing is under way in the embedded store when this process is stopped:
+        // stopped in the middle of a change there, it would keep everybody from it.
+        let guard = client.lock(name).without_renewal().acquire().await?;
+        let token = fenced.then_some(guard.token());
+        let Ok(mut number) = register.read(token).await? else {
+            refused += 1;
+            continue;
+        };
+        println!("between {}", guard.token());
+        leave.next().context("leave to write")??;
+        for write in 0..batch.min(left) {
+            // On purpose without `check`: it is the fence that is on trial.
+            number += 1;
+            if !wrote(&mut *register, number, token).await? {
+                refused += 1;
+                break;
+            }
+            left -= 1;
+            if write == 0 {
+                println!("wrote {}", guard.token());
+            }
+        }
+        give_back(guard).await?;
+    }
+    Ok(refused)
+}
+
+async fn wrote(
+    register: &mut dyn Register,
+    number: i64,
+    token: Option<FencingToken>,
+) -> Result<bool> {
+    Ok(register.write(number, token).await?.is_ok())
+}
+
+async fn give_back(guard: Guard) -> Result<()> {
+    match guard.release().await {
+        // Unavailable: it goes on in the background, and ends with the lease at the latest.
+        Err(error) if !matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unavailable) => {
+            Err(error.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The environment variable that makes the test program a worker.
+const JOB: &str = "TENURE_FENCE_WORKER";

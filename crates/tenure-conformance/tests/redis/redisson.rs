@@ -1,0 +1,229 @@
+//! Redisson itself, in a Java process, on the same locks.
+//!
+//! It needs `java`, `javac`, `mvn` and Maven Central, and is run where it is asked for:
+//! `TENURE_INTEROP=redisson cargo test -p tenure-conformance --test redis -- redisson::`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use tenure::Attempt;
+use tenure_conformance::bench::{soon, until_waiters};
+use tenure_servers::{Cluster, Node};
+use tokio::sync::mpsc;
+
+use crate::{LONG, cases, connect, tell, texts, wait_for, were_quick};
+
+cases! {
+    redisson_and_we_exclude_and_wake_each_other Redis;
+    one_of_redissons_among_many_of_ours_is_served Redis;
+    redisson_and_we_count_together_and_lose_no_step Redis;
+}
+
+/// Why these cases are not run, if so.
+pub(crate) fn not_wanted() -> Option<&'static str> {
+    let wanted = std::env::var("TENURE_INTEROP").is_ok_and(|what| what.contains("redisson"));
+    (!wanted).then_some("TENURE_INTEROP=redisson runs it; it needs java, mvn and Maven Central")
+}
+
+async fn redisson_and_we_exclude_and_wake_each_other(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let mut java = Peer::start(node)?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        java.ask("lock a k", "a locked").await?;
+        ensure!(matches!(client.lock("k").try_acquire().await?, Attempt::Busy(_)), "two holders");
+        let waiter = wait_for(&client, "k", LONG);
+        until_waiters(&client.lock("k"), 1).await?;
+        until_listeners(node, 1).await?;
+        let start = Instant::now();
+        java.ask("unlock a k", "a unlocked").await?;
+        let guard = soon("our grant", waiter).await???;
+        ours.push(start.elapsed());
+
+        java.ask("try a k", "a busy").await?;
+        java.tell("lock b k")?;
+        until_listeners(node, 1).await?;
+        let start = Instant::now();
+        guard.release().await?;
+        java.hear("b locked").await?;
+        theirs.push(start.elapsed());
+        java.ask("unlock b k", "b unlocked").await?;
+    }
+    println!("we are woken by Redisson in {ours:?}, it by us in {theirs:?}");
+    were_quick(&ours)?;
+    // Without a message Redisson would try again at the end of our lease, in 30 s.
+    were_quick(&theirs)
+}
+
+/// Eight of ours never let the lock free; Redisson gets it all the same, again and again.
+async fn one_of_redissons_among_many_of_ours_is_served(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let mut java = Peer::start(node)?;
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let lock = client.lock("k");
+        tasks.spawn(async move {
+            loop {
+                lock.acquire().await?.release().await?;
+            }
+            #[expect(unreachable_code, reason = "says what the task would answer")]
+            anyhow::Ok(())
+        });
+    }
+    let mut times = Vec::new();
+    for _ in 0..10 {
+        let start = Instant::now();
+        java.ask("lock a k", "a locked").await?;
+        times.push(start.elapsed());
+        ensure!(matches!(client.lock("k").try_acquire().await?, Attempt::Busy(_)), "two holders");
+        java.ask("unlock a k", "a unlocked").await?;
+    }
+    tasks.abort_all();
+    while let Some(ended) = tasks.join_next().await {
+        if let Ok(ended) = ended {
+            ended?;
+        }
+    }
+    println!("Redisson was served after {times:?}");
+    Ok(())
+}
+
+/// Three threads of Redisson and three tasks of ours each add to one number, in two steps.
+async fn redisson_and_we_count_together_and_lose_no_step(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let mut java = Peer::start(node)?;
+    tell(node, &["SET", "total", "0"])?;
+    for thread in ["a", "b", "c"] {
+        java.tell(&format!("count {thread} k 100"))?;
+    }
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let (lock, url) = (client.lock("k"), node.url());
+        tasks.spawn(async move {
+            let mut redis = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+            for _ in 0..100 {
+                let guard = lock.acquire().await?;
+                let total: u64 = redis::cmd("GET").arg("total").query_async(&mut redis).await?;
+                redis::cmd("SET").arg("total").arg(total + 1).exec_async(&mut redis).await?;
+                guard.release().await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    for _ in 0..3 {
+        let answer = java.next().await?;
+        ensure!(answer.ends_with(" counted"), "{answer}");
+    }
+    let total = texts(node, &["GET", "total"])?.concat();
+    ensure!(total == "600", "steps were lost: {total} of 600");
+    Ok(())
+}
+
+/// Waits until somebody listens for the lock to become free.
+async fn until_listeners(node: &Node, count: usize) -> Result<()> {
+    let look = async {
+        while texts(node, &["PUBSUB", "CHANNELS", "redisson_lock__channel:{k}"])?.len() != count {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        anyhow::Ok(())
+    };
+    soon("somebody who listens", look).await?
+}
+
+/// The Java process.
+struct Peer {
+    process: Child,
+    orders: ChildStdin,
+    answers: mpsc::UnboundedReceiver<String>,
+}
+
+impl Peer {
+    fn start(node: &Node) -> Result<Peer> {
+        let folder = built()?;
+        let class_path = format!("{}:{}/lib/*", folder.display(), folder.display());
+        let mut java = Command::new("java");
+        java.args(["-Xmx128m", "-cp", &class_path, "Peer", &node.url()]);
+        java.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = java.spawn().context("start java")?;
+        let orders = process.stdin.take().context("a pipe")?;
+        let output = BufReader::new(process.stdout.take().context("a pipe")?);
+        let (sender, answers) = mpsc::unbounded_channel();
+        // Ends with the process.
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Peer { process, orders, answers })
+    }
+
+    async fn ask(&mut self, order: &str, answer: &str) -> Result<()> {
+        self.tell(order)?;
+        self.hear(answer).await
+    }
+
+    fn tell(&mut self, order: &str) -> Result<()> {
+        Ok(writeln!(self.orders, "{order}")?)
+    }
+
+    async fn hear(&mut self, expected: &str) -> Result<()> {
+        let answer = self.next().await?;
+        ensure!(answer == expected, "expected `{expected}`, but Redisson says `{answer}`");
+        Ok(())
+    }
+
+    /// The next answer; what the process says before and while it starts is none.
+    async fn next(&mut self) -> Result<String> {
+        loop {
+            let line = soon("an answer of Redisson", self.answers.recv()).await?;
+            let line = line.context("the Java process has ended")?;
+            if line != "peer ready" {
+                return Ok(line);
+            }
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // One that has ended needs no killing.
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+/// The folder with the compiled class and, in `lib`, what it needs; made once.
+fn built() -> Result<PathBuf> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/redis/redisson");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("redisson");
+    let library = folder.join("lib");
+    if !library.exists() {
+        let into = format!("-DoutputDirectory={}", library.display());
+        let mut mvn = Command::new("mvn");
+        mvn.args(["-q", "-B", "-f"]).arg(source.join("pom.xml"));
+        run(mvn.args(["dependency:copy-dependencies", &into]))?;
+    }
+    let mut javac = Command::new("javac");
+    javac.arg("-cp").arg(format!("{}/*", library.display()));
+    run(javac.arg("-d").arg(&folder).arg(source.join("Peer.java")))?;
+    Ok(folder)
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{command:?}: {text}");
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! A fence before an HTTP service: the header `Fencing-Token`, and a tower layer that refuses what
+//! is stale.
+//!
+//! | the request | is answered |
+//! |---|---|
+//! | token not below the highest seen for its resource | by the service |
+//! | lower token | 412 Precondition Failed, both numbers in the text, the higher one in the header |
+//! | no token | 428 Precondition Required; by the service with [`FenceLayer::optional`] |
+//! | a token that is none, or two | 400 Bad Request |
+//! | any, while the store fails | 503 Service Unavailable |
+//!
+//! 412 and not 409, because a token is a precondition of the request, as in `If-Match`; because 409
+//! invites to try again, which never helps a stale holder; and because 409 is what a service says
+//! when the lock is busy.
+//!
+//! The layer lets requests for one resource pass one at a time, so that a request that was admitted
+//! is done before one with a higher token is. That holds within one process. **A service with more
+//! than one process, or that goes on working after its answer, has to show the token to its own
+//! store as well**: the layer leaves the [`FencingToken`] in the request's extensions.
+//!
+//! Clients send the header with every request that belongs to the lock, the reads too, by [`set`].
+//!
+//! ```
+//! use http::{Request, Response};
+//! use tenure::{fence::{http::{self as fence_http, FenceLayer}, Fences}, FencingToken};
+//! use tower_layer::Layer;
+//! use tower_service::Service;
+//! # use std::{convert::Infallible, future::{ready, Ready}, task::{Context, Poll}};
+//! # #[derive(Clone)] struct Shop;
+//! # impl Service<Request<String>> for Shop {
+//! #     type Response = Response<String>;
+//! #     type Error = Infallible;
+//! #     type Future = Ready<Result<Response<String>, Infallible>>;
+//! #     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+//! #         Poll::Ready(Ok(()))
+//! #     }
+//! #     fn call(&mut self, _: Request<String>) -> Self::Future { ready(Ok(Response::default())) }
+//! # }
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Infallible> {
+//! let mut shop = FenceLayer::new(Fences::new(10_000)).layer(Shop); // Router::layer in axum
+//! for (token, status) in [(7, 200), (8, 200), (7, 412)] {
+//!     let mut request = Request::put("/stock/42").body(String::new()).unwrap();
+//!     fence_http::set(request.headers_mut(), FencingToken::new(token).unwrap());
+//!     assert_eq!(shop.call(request).await?.status(), status);
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! Any other store is a closure, here SQLite:
+//!
+//! ```
+//! # #[cfg(feature = "fence-rusqlite")] {
+//! use std::sync::{Arc, Mutex};
+//! use tenure::{fence::{self, http::{FenceLayer, Unavailable}, Refused}, FencingToken};
+//!
+//! # let connection = rusqlite::Connection::open_in_memory().unwrap();
+//! let db = Arc::new(Mutex::new(connection));
+//! let layer = FenceLayer::new(move |resource: String, token: FencingToken| {
+//!     let db = db.clone();
+//!     async move {
+//!         let mut db = db.lock().unwrap();
+//!         let tx = db.transaction().map_err(Unavailable::new).map_err(Refused::Store)?;
+//!         fence::rusqlite::admit(&tx, &resource, token).map_err(Unavailable::from_refused)?;
+//!         tx.commit().map_err(Unavailable::new).map_err(Refused::Store)
+//!     }
+//! });
+//! # }
+//! ```
+
+mod gate;
+mod layer;
+mod store;
+
+use ::http::{HeaderMap, HeaderName, HeaderValue};
+
+pub use layer::{FenceLayer, FenceService};
+pub use store::{Store, Unavailable};
+
+use crate::token::FencingToken;
+
+/// The name of the header.
+pub const HEADER: HeaderName = HeaderName::from_static("fencing-token");
+
+/// Adds the token to a request, in place of any that is there.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::{fence, FencingToken};
+///
+/// let mut request = http::Request::new(());
+/// fence::http::set(request.headers_mut(), FencingToken::new(7).unwrap());
+/// assert_eq!(request.headers()["fencing-token"], "7");
+/// ```
+pub fn set(headers: &mut HeaderMap, token: FencingToken) {
+    headers.insert(HEADER, HeaderValue::from(token.get()));
+}
+
+/// The token of a request, if it has one.
+///
+/// # Errors
+///
+/// The text of what stands there and is not one token.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::fence::http::token;
+///
+/// let request = http::Request::get("/").header("fencing-token", "seven").body(()).unwrap();
+/// assert_eq!(token(request.headers()).unwrap_err(), "seven");
+/// ```
+pub fn token(headers: &HeaderMap) -> Result<Option<FencingToken>, String> {
+    let mut values = headers.get_all(HEADER).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
+    // Of two tokens nobody knows which was meant.
+    if values.next().is_some() {
+        return Err(format!("{text}, and another"));
+    }
+    // A token has one spelling: `+7` and `07` are none.
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
+    text.parse().ok().filter(|_| plain).map(Some).ok_or(text)
+}

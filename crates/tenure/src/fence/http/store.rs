@@ -1,0 +1,97 @@
+//! Where the layer keeps the highest token of each resource.
+
+use std::error::Error;
+use std::fmt;
+
+use crate::fence::{Fences, Refused};
+use crate::token::FencingToken;
+
+/// A store of fences. [`Fences`] is one, and so is every function
+/// `Fn(String, FencingToken) -> impl Future<Output = Result<(), Refused<Unavailable>>>`.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::{fence::{http::{Store, Unavailable}, Fence, Refused}, FencingToken};
+///
+/// /// One fence for everything.
+/// struct Single(Fence);
+///
+/// impl Store for Single {
+///     async fn admit(&self, _: &str, token: FencingToken) -> Result<(), Refused<Unavailable>> {
+///         Ok(self.0.admit(token)?)
+///     }
+/// }
+/// ```
+pub trait Store: Send + Sync + 'static {
+    /// Admits this token for this resource, and from now on none below it.
+    fn admit(
+        &self,
+        resource: &str,
+        token: FencingToken,
+    ) -> impl Future<Output = Result<(), Refused<Unavailable>>> + Send;
+}
+
+impl Store for Fences {
+    async fn admit(&self, resource: &str, token: FencingToken) -> Result<(), Refused<Unavailable>> {
+        Fences::admit(self, resource, token).map_err(Unavailable::from_refused)
+    }
+}
+
+impl<F, W> Store for F
+where
+    F: Fn(String, FencingToken) -> W + Send + Sync + 'static,
+    W: Future<Output = Result<(), Refused<Unavailable>>> + Send,
+{
+    fn admit(
+        &self,
+        resource: &str,
+        token: FencingToken,
+    ) -> impl Future<Output = Result<(), Refused<Unavailable>>> + Send {
+        self(resource.to_owned(), token)
+    }
+}
+
+/// A store that could not be asked.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::fence::http::Unavailable;
+///
+/// let error = Unavailable::new(std::io::Error::other("disk full"));
+/// assert_eq!(error.to_string(), "disk full");
+/// ```
+#[derive(Debug)]
+pub struct Unavailable(Box<dyn Error + Send + Sync>);
+
+impl Unavailable {
+    /// With this cause.
+    pub fn new(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Unavailable {
+        Unavailable(cause.into())
+    }
+
+    /// Turns the refusal of another fence into that of a [`Store`].
+    pub fn from_refused<E>(refused: Refused<E>) -> Refused<Unavailable>
+    where
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        match refused {
+            Refused::Garbage(found) => Refused::Garbage(found),
+            Refused::Stale(stale) => Refused::Stale(stale),
+            Refused::Store(error) => Refused::Store(Unavailable::new(error)),
+        }
+    }
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for Unavailable {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}

@@ -1,0 +1,187 @@
+//! Fences in Redis and Valkey, for what is kept there: one script checks the token and writes.
+//!
+//! The fence of the key `stock/42` is the key `{stock/42}:fence` (see [`key`]), which a cluster
+//! keeps on the same node. It is lost only together with the value, by the same failover or
+//! restore. It is forgotten **a week** after the last admission, so that fences do not pile up: a
+//! holder that was paused for longer and whose resource nobody touched since is let in. Redis must
+//! not evict it: run with `maxmemory-policy noeviction`.
+//!
+//! ```no_run
+//! use tenure::{fence, FencingToken};
+//!
+//! # async fn example(mut db: redis::aio::MultiplexedConnection, token: FencingToken)
+//! #     -> Result<(), Box<dyn std::error::Error>> {
+//! fence::redis::admit(&mut db, "stock/42", token).await?; // first, before any read
+//! let n: i64 = redis::cmd("GET").arg("stock/42").query_async(&mut db).await?;
+//! fence::redis::set(&mut db, "stock/42", token, n - 1).await?; // and again with the write
+//! # Ok(()) }
+//! ```
+//!
+//! # In a script of one's own
+//!
+//! Put [`CHECK`] before it. It defines `tenure_admit(fence, token)`, which returns nothing, or an
+//! error that the script must return at once; [`refused`] reads it.
+//!
+//! ```no_run
+//! use tenure::{fence, FencingToken};
+//!
+//! # async fn example(mut db: redis::aio::MultiplexedConnection, token: FencingToken)
+//! #     -> Result<(), Box<dyn std::error::Error>> {
+//! let sell = redis::Script::new(&format!(
+//!     "{}
+//!     local refused = tenure_admit(KEYS[2], ARGV[1])
+//!     if refused then return refused end
+//!     if tonumber(redis.call('GET', KEYS[1]) or 0) < 1 then return 0 end
+//!     redis.call('DECR', KEYS[1])
+//!     return 1",
+//!     fence::redis::CHECK
+//! ));
+//! let mut call = sell.key("stock/42");
+//! call.key(fence::redis::key("stock/42")).arg(token.get());
+//! let sold: bool =
+//!     call.invoke_async(&mut db).await.map_err(|error| fence::redis::refused(error, token))?;
+//! # Ok(()) }
+//! ```
+
+use std::sync::LazyLock;
+
+use ::redis::aio::ConnectionLike;
+use ::redis::{FromRedisValue, RedisError, Script, ToRedisArgs};
+
+use super::refused::{Refused, Stale};
+use crate::token::FencingToken;
+
+/// Lua that defines `tenure_admit(fence, token)`, to stand before a script of one's own.
+pub const CHECK: &str = include_str!("check.lua");
+
+/// The key of the fence of this resource, on the same node of a cluster as the key of that name.
+///
+/// A name with a `}` in it that does not close a hash tag has no such neighbour; a cluster refuses
+/// it.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::fence;
+///
+/// assert_eq!(fence::redis::key("stock/42"), "{stock/42}:fence");
+/// assert_eq!(fence::redis::key("{shop}:stock/42"), "{shop}:stock/42:fence");
+/// ```
+pub fn key(resource: &str) -> String {
+    let tag = resource.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    match tag {
+        Some((tag, _)) if !tag.is_empty() => format!("{resource}:fence"),
+        _ => format!("{{{resource}}}:fence"),
+    }
+}
+
+/// Admits this token for this resource, and from now on none below it.
+///
+/// # Errors
+///
+/// [`Refused::Stale`] if a higher token was here before, [`Refused::Garbage`] if the fence's key
+/// holds something else, [`Refused::Store`] with what Redis says.
+///
+/// # Cancel safety
+///
+/// **Not undone.** The token may have been seen; to show it again is safe.
+pub async fn admit(
+    connection: &mut impl ConnectionLike,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<RedisError>> {
+    static SCRIPT: LazyLock<Script> = LazyLock::new(|| fenced("return redis.status_reply('OK')"));
+    run(connection, &SCRIPT, resource, token, None::<i64>).await
+}
+
+/// Sets this key, if its fence admits the token.
+///
+/// # Errors
+///
+/// As for [`admit`]; nothing is set then, unless Redis did not answer.
+///
+/// # Cancel safety
+///
+/// **Not undone.** It may have been set.
+pub async fn set(
+    connection: &mut impl ConnectionLike,
+    key: &str,
+    token: FencingToken,
+    value: impl ToRedisArgs,
+) -> Result<(), Refused<RedisError>> {
+    static SCRIPT: LazyLock<Script> =
+        LazyLock::new(|| fenced("return redis.call('SET', KEYS[2], ARGV[2])"));
+    run(connection, &SCRIPT, key, token, value).await
+}
+
+/// Deletes this key, if its fence admits the token; says whether it was there. The fence stays.
+///
+/// # Errors
+///
+/// As for [`admit`]; nothing is deleted then, unless Redis did not answer.
+///
+/// # Cancel safety
+///
+/// **Not undone.** It may have been deleted.
+pub async fn delete(
+    connection: &mut impl ConnectionLike,
+    key: &str,
+    token: FencingToken,
+) -> Result<bool, Refused<RedisError>> {
+    static SCRIPT: LazyLock<Script> = LazyLock::new(|| fenced("return redis.call('DEL', KEYS[2])"));
+    run(connection, &SCRIPT, key, token, None::<i64>).await
+}
+
+/// Adds to the number at this key, if its fence admits the token; returns the sum.
+///
+/// # Errors
+///
+/// As for [`admit`]; nothing is added then, unless Redis did not answer. So do not repeat it after
+/// [`Refused::Store`] without a look: it may have been added.
+///
+/// # Cancel safety
+///
+/// **Not undone.** It may have been added.
+pub async fn increment(
+    connection: &mut impl ConnectionLike,
+    key: &str,
+    token: FencingToken,
+    by: i64,
+) -> Result<i64, Refused<RedisError>> {
+    static SCRIPT: LazyLock<Script> =
+        LazyLock::new(|| fenced("return redis.call('INCRBY', KEYS[2], ARGV[2])"));
+    run(connection, &SCRIPT, key, token, by).await
+}
+
+/// What an error of a script with [`CHECK`] in it says about the token that it was given.
+pub fn refused(error: RedisError, token: FencingToken) -> Refused<RedisError> {
+    let detail = error.detail().unwrap_or_default();
+    match error.code() {
+        Some("FENCESTALE") => match detail.parse().map(|seen| Stale::check(token, seen)) {
+            Ok(Err(stale)) => Refused::Stale(stale),
+            _ => Refused::Garbage(detail.to_owned()),
+        },
+        Some("FENCEGARBAGE") => Refused::Garbage(detail.to_owned()),
+        _ => Refused::Store(error),
+    }
+}
+
+/// A script that does this if the fence admits the token.
+fn fenced(then: &str) -> Script {
+    Script::new(&format!(
+        "{CHECK}local refused = tenure_admit(KEYS[1], ARGV[1])\n\
+         if refused then return refused end\n{then}"
+    ))
+}
+
+async fn run<T: FromRedisValue>(
+    connection: &mut impl ConnectionLike,
+    script: &Script,
+    resource: &str,
+    token: FencingToken,
+    value: impl ToRedisArgs,
+) -> Result<T, Refused<RedisError>> {
+    let mut call = script.key(key(resource));
+    call.key(resource).arg(token.get()).arg(value);
+    call.invoke_async(connection).await.map_err(|error| refused(error, token))
+}

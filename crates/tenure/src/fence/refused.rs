@@ -1,0 +1,133 @@
+//! What a fence answers to a holder that it does not let in.
+
+use std::fmt;
+
+use crate::token::FencingToken;
+
+/// A token that a fence refused: its holder lost the lock and somebody else has been here since.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::{fence::Fence, FencingToken};
+///
+/// let fence = Fence::new();
+/// fence.admit(FencingToken::new(8).unwrap()).unwrap();
+/// let stale = fence.admit(FencingToken::new(7).unwrap()).unwrap_err();
+/// assert_eq!(stale.to_string(), "token 7 is stale: 8 was here before");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stale {
+    token: FencingToken,
+    seen: FencingToken,
+}
+
+impl Stale {
+    /// For fences of one's own: refuses `token` if `seen` is higher.
+    ///
+    /// # Errors
+    ///
+    /// [`Stale`] if it is.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tenure::{fence::Stale, FencingToken};
+    ///
+    /// let (old, new) = (FencingToken::new(1).unwrap(), FencingToken::new(2).unwrap());
+    /// assert!(Stale::check(new, old).is_ok());
+    /// assert!(Stale::check(new, new).is_ok());
+    /// assert!(Stale::check(old, new).is_err());
+    /// ```
+    pub fn check(token: FencingToken, seen: FencingToken) -> Result<(), Stale> {
+        if seen > token { Err(Stale { token, seen }) } else { Ok(()) }
+    }
+
+    /// The token that was refused.
+    pub fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// The highest token that the fence has seen.
+    pub fn seen(&self) -> FencingToken {
+        self.seen
+    }
+}
+
+impl fmt::Display for Stale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "token {} is stale: {} was here before", self.token, self.seen)
+    }
+}
+
+impl std::error::Error for Stale {}
+
+/// Why a fence with a store behind it did not admit a token. `E` is the error of the client that
+/// the caller uses.
+///
+/// Only [`Admitted`](Result::Ok) is leave to go on: after any of these, roll back.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::{fence::{file, Refused}, FencingToken};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("report.csv");
+/// let [old, new] = [1, 2].map(|number| FencingToken::new(number).unwrap());
+/// drop(file::admit(&path, new)?);
+/// match file::admit(&path, old) {
+///     Ok(_) => unreachable!("2 was here before"),
+///     Err(Refused::Stale(stale)) => assert_eq!(stale.seen(), new),
+///     Err(other) => return Err(other.into()),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refused<E> {
+    /// What stands where the fence keeps its token is none. Somebody else wrote there.
+    Garbage(String),
+    /// Somebody with a higher token has been here: the lock is lost. Do not try again with this
+    /// token; take the lock anew and begin with the read.
+    Stale(Stale),
+    /// The store failed, and whether the token was seen is not known. Trying again is safe.
+    Store(E),
+}
+
+impl<E> Refused<E> {
+    /// The refusal, if it is for the token and not for a failure.
+    pub fn stale(&self) -> Option<&Stale> {
+        match self {
+            Refused::Stale(stale) => Some(stale),
+            _ => None,
+        }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for Refused<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Garbage(found) => {
+                write!(f, "the fence has `{}` where a token should be", found.escape_debug())
+            }
+            Refused::Stale(stale) => stale.fmt(f),
+            Refused::Store(error) => write!(f, "the fence could not be asked: {error}"),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for Refused<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Refused::Store(error) => Some(error),
+            Refused::Garbage(_) | Refused::Stale(_) => None,
+        }
+    }
+}
+
+impl<E> From<Stale> for Refused<E> {
+    fn from(stale: Stale) -> Refused<E> {
+        Refused::Stale(stale)
+    }
+}

@@ -1,0 +1,57 @@
+//! Encrypted connections, the same for every backend: rustls with ring, the system's roots or a
+//! file of one's own, and a client certificate if the server wants one. The server always has to
+//! prove its name: an encrypted way to nobody in particular protects nothing.
+
+#[cfg(any(feature = "consul", feature = "etcd"))]
+mod dial;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "postgres", feature = "redis"))]
+mod encrypt;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
+
+#[cfg(any(feature = "consul", feature = "etcd"))]
+pub(crate) use dial::Dial;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "postgres", feature = "redis"))]
+pub(crate) use encrypt::{Stream, encrypt};
+
+/// The PEM files that the URL names.
+#[derive(Clone, Debug, Default)]
+#[allow(dead_code, reason = "read only by backends that encrypt, which may be left out")]
+pub(crate) struct Tls {
+    /// Whom to trust, instead of the system's roots.
+    pub(crate) ca: Option<String>,
+    /// Our certificate, and its key.
+    pub(crate) identity: Option<(String, String)>,
+}
+
+impl Tls {
+    /// Takes the options `ca`, `cert` and `key`.
+    pub(crate) fn take(options: &mut Options) -> Result<Tls> {
+        if !cfg!(feature = "tls") {
+            let message = "an encrypted connection needs the cargo feature `tls` of tenure";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let ca = options.take("ca");
+        let identity = match (options.take("cert"), options.take("key")) {
+            (None, None) => None,
+            (Some(cert), Some(key)) => Some((cert, key)),
+            _ => {
+                let message = "options `cert` and `key` have to be given together";
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
+        };
+        Ok(Tls { ca, identity })
+    }
+
+    /// Takes the option `sslmode`, and the files if it asks for encryption. Every value but
+    /// `disable` proves the server's name: nobody gets less than asked for.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(crate) fn take_sslmode(options: &mut Options) -> Result<Option<Tls>> {
+        let known = ["disable", "require", "verify-ca", "verify-full"];
+        match options.take_word("sslmode", &known)? {
+            None | Some("disable") => Ok(None),
+            Some(_) => Tls::take(options).map(Some),
+        }
+    }
+}

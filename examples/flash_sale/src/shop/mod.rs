@@ -1,0 +1,59 @@
+//! The shop: how many pieces are left of each article, and what was ordered.
+
+mod mysql;
+mod postgres;
+mod redis;
+mod sqlite;
+
+use anyhow::{Result, bail};
+use futures_util::future::BoxFuture;
+use tenure::FencingToken;
+use tenure::fence::Refused;
+
+/// A shop, with a fence at each article for those who show a token.
+pub(crate) trait Shop {
+    /// Forgets all orders and puts so many pieces of each article on the shelf.
+    fn stock_up(&mut self, articles: u32, pieces: i64) -> BoxFuture<'_, Result<()>>;
+    /// How many pieces are left; none if the token is refused.
+    fn look(
+        &mut self,
+        article: u32,
+        token: Option<FencingToken>,
+    ) -> BoxFuture<'_, Result<Option<i64>>>;
+    /// Leaves so many on the shelf and writes the order; false if the token is refused.
+    fn take(
+        &mut self,
+        article: u32,
+        left: i64,
+        token: Option<FencingToken>,
+    ) -> BoxFuture<'_, Result<bool>>;
+    /// How many pieces were ordered.
+    fn sold(&mut self) -> BoxFuture<'_, Result<u32>>;
+}
+
+pub(crate) async fn open(url: &str) -> Result<Box<dyn Shop>> {
+    Ok(match url.split_once(':').map(|(scheme, _)| scheme) {
+        Some("sqlite") => Box::new(sqlite::open(url.trim_start_matches("sqlite://"))?),
+        Some("postgres" | "postgresql") => Box::new(postgres::open(url).await?),
+        Some("mysql") => Box::new(mysql::open(url).await?),
+        Some("redis") => Box::new(redis::open(url).await?),
+        _ => bail!("`{url}` is no shop; try postgres://, mysql:// or redis://"),
+    })
+}
+
+/// The name of an article's fence.
+fn resource(article: u32) -> String {
+    format!("flash-sale/{article}")
+}
+
+/// Whether the fence let the token in.
+fn admitted<E>(result: Result<(), Refused<E>>) -> Result<bool>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    match result {
+        Ok(()) => Ok(true),
+        Err(Refused::Stale(_)) => Ok(false),
+        Err(other) => Err(other.into()),
+    }
+}

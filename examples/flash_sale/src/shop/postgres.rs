@@ -1,0 +1,96 @@
+//! A shop in PostgreSQL, in the schema `flash_sale`.
+
+use anyhow::{Context, Result, bail};
+use futures_util::future::{BoxFuture, FutureExt};
+use tenure::{FencingToken, fence};
+use tokio::net::TcpStream;
+use tokio_postgres::config::Host;
+use tokio_postgres::{Client, Config, NoTls, Transaction};
+
+use super::{Shop, admitted, resource};
+
+struct Postgres(Client);
+
+pub(super) async fn open(url: &str) -> Result<impl Shop + use<>> {
+    let config: Config = url.parse()?;
+    let Some(Host::Tcp(host)) = config.get_hosts().first() else { bail!("no host in the URL") };
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    let stream = TcpStream::connect((host.as_str(), port)).await.context("PostgreSQL")?;
+    let (client, connection) = config.connect_raw(stream, NoTls).await?;
+    drop(tokio::spawn(connection));
+    client.batch_execute("SET search_path TO flash_sale").await?;
+    Ok(Postgres(client))
+}
+
+impl Postgres {
+    /// A transaction with the fence first. None if it refuses.
+    async fn begin(
+        &mut self,
+        article: u32,
+        token: Option<FencingToken>,
+    ) -> Result<Option<Transaction<'_>>> {
+        let tx = self.0.transaction().await?;
+        let Some(token) = token else { return Ok(Some(tx)) };
+        let admitted =
+            admitted(fence::tokio_postgres::admit(&tx, &resource(article), token).await)?;
+        Ok(admitted.then_some(tx))
+    }
+}
+
+impl Shop for Postgres {
+    fn stock_up(&mut self, articles: u32, pieces: i64) -> BoxFuture<'_, Result<()>> {
+        async move {
+            let tables = "DROP SCHEMA IF EXISTS flash_sale CASCADE; CREATE SCHEMA flash_sale;
+                CREATE TABLE stock (article bigint PRIMARY KEY, pieces bigint);
+                CREATE TABLE orders (article bigint)";
+            self.0.batch_execute(tables).await?;
+            fence::tokio_postgres::create(&self.0).await?;
+            let fill =
+                "INSERT INTO stock SELECT article, $2 FROM generate_series(0, $1::bigint) article";
+            self.0.execute(fill, &[&(i64::from(articles) - 1), &pieces]).await?;
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn look(
+        &mut self,
+        article: u32,
+        token: Option<FencingToken>,
+    ) -> BoxFuture<'_, Result<Option<i64>>> {
+        async move {
+            let Some(tx) = self.begin(article, token).await? else { return Ok(None) };
+            let sql = "SELECT pieces FROM stock WHERE article = $1";
+            let row = tx.query_one(sql, &[&i64::from(article)]).await?;
+            tx.commit().await?;
+            Ok(Some(row.try_get(0)?))
+        }
+        .boxed()
+    }
+
+    fn take(
+        &mut self,
+        article: u32,
+        left: i64,
+        token: Option<FencingToken>,
+    ) -> BoxFuture<'_, Result<bool>> {
+        async move {
+            let Some(tx) = self.begin(article, token).await? else { return Ok(false) };
+            let article = i64::from(article);
+            let sql = "UPDATE stock SET pieces = $2 WHERE article = $1";
+            tx.execute(sql, &[&article, &left]).await?;
+            tx.execute("INSERT INTO orders VALUES ($1)", &[&article]).await?;
+            tx.commit().await?;
+            Ok(true)
+        }
+        .boxed()
+    }
+
+    fn sold(&mut self) -> BoxFuture<'_, Result<u32>> {
+        async move {
+            let row = self.0.query_one("SELECT count(*) FROM orders", &[]).await?;
+            Ok(u32::try_from(row.try_get::<_, i64>(0)?)?)
+        }
+        .boxed()
+    }
+}
