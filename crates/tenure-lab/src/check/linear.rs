@@ -2,8 +2,9 @@
 //! knows its owner and hands out growing tokens.
 //!
 //! Steps: a grant takes effect between asking and its answer, giving back between the call and its
-//! answer, and the server may take the lock away by itself, but not before the holder's own deadline.
-//! Asks without an answer are left out: they may have had an effect or none, and can only forbid.
+//! answer, and the server may take the lock away by itself, but not before the holder's own
+//! deadline. Asks without an answer are left out: they may have had an effect or none, and can only
+//! forbid.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;

@@ -1,5 +1,5 @@
-//! The lanes of the timeline: clients with their holds, servers with their leases, and the registers
-//! of the resource.
+//! The lanes of the timeline: clients with their holds, servers with their leases, and the
+//! registers of the resource.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! What happened, for the eye: a page for the browser, lines for the terminal, one sentence for both.
+//! What happened, for the eye: a page for the browser, lines for the terminal, one sentence for
+//! both.
 //!
 //! Everything that a history says is text of strangers: each writer here escapes it for its medium.
 

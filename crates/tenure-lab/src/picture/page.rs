@@ -66,7 +66,8 @@ pub(super) fn document(title: &str, body: &str, tail: &str) -> String {
     )
 }
 
-/// The drawing of a run with its legend and caption, to stand in a page of [`matrix`](super::matrix).
+/// The drawing of a run with its legend and caption, to stand in a page of
+/// [`matrix`](super::matrix).
 pub fn figure(history: &History, report: &Report, judgement: &Judgement) -> String {
     let drawing = svg::draw(&Scene::of(history, report), None);
     let caption = xml(&story::caption(report, judgement.measured));

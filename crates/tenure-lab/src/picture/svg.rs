@@ -1,5 +1,6 @@
 //! The timeline as SVG: lanes from top to bottom, time from left to right. Every colour is a
-//! variable of the style sheet, so one drawing serves light and dark; every meaning has a shape too.
+//! variable of the style sheet, so one drawing serves light and dark; every meaning has a shape
+//! too.
 
 use std::cmp::Reverse;
 use std::fmt::{Display, Write};

@@ -29,7 +29,8 @@ const WIDE: usize = COLUMNS - NAMES - 1;
 /// use tenure_lab::{check, picture, verdict::Judgement};
 ///
 /// let report = check::check(&history);
-/// let text = picture::terminal(&history, &report, &Judgement::of(&history.header, &report), false);
+/// let judgement = Judgement::of(&history.header, &report);
+/// let text = picture::terminal(&history, &report, &judgement, false);
 /// assert!(text.contains("never granted"));
 /// # anyhow::Ok(())
 /// ```
