@@ -5,6 +5,10 @@
 //! answer, and the server may take the lock away by itself, but not before the holder's own
 //! deadline. Asks without an answer are left out: they may have had an effect or none, and can only
 //! forbid.
+//!
+//! A search of our own, because it knows that tokens grow: the lowest one that is left has to come
+//! next. So the order is found without trying, where a general checker needs seconds for some
+//! thousand grants.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;

@@ -267,7 +267,7 @@ fn judge(gap: &Gap, before: Option<&Hold<'_>>, lease: Option<u64>, history: &His
     if bound.is_some_and(|bound| length <= bound) {
         return Recovery::Lease;
     }
-    let forever = !gap.recovered && for_ever(gap, before, history);
+    let forever = !gap.recovered && for_ever(gap, before, lease, history);
     if forever { Recovery::Never } else { Recovery::Longer }
 }
 
@@ -275,7 +275,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Whether the server would keep the lock for somebody who is gone: its last word names no end, or
 /// the end was pushed out again and again after the holder stopped working.
-fn for_ever(gap: &Gap, before: Option<&Hold<'_>>, history: &History) -> bool {
+fn for_ever(gap: &Gap, before: Option<&Hold<'_>>, lease: Option<u64>, history: &History) -> bool {
     let seen = |event: &Event| match &event.what {
         What::Seen { holder, until } => Some((holder.is_some() || until.is_some(), *until)),
         _ => None,
@@ -285,11 +285,12 @@ fn for_ever(gap: &Gap, before: Option<&Hold<'_>>, history: &History) -> bool {
         return false;
     };
     let begin = history.events.partition_point(|event| event.at < gap.from);
-    let seen: Vec<_> = history.events[begin..end].iter().filter_map(seen).collect();
+    let ends: Vec<u64> =
+        history.events[begin..end].iter().filter_map(seen).filter_map(|(_, until)| until).collect();
     // A session of a client that lives ends with the session, sooner or later.
     let dead = before.is_none_or(|hold| hold.ended.is_some());
-    let pushed = seen
-        .windows(2)
-        .filter(|pair| pair[1].1 > pair[0].1.map(|t| t.saturating_add(SECOND / 100)));
+    // A renewal pushes the end by a good part of a lease; less is how exactly the lab can look.
+    let least = lease.map_or(SECOND / 10, |lease| lease / 8);
+    let pushed = ends.windows(2).filter(|pair| pair[1] > pair[0].saturating_add(least));
     (held && until.is_none() && dead) || pushed.count() >= 3
 }

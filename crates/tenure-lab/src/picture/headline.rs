@@ -20,7 +20,7 @@ pub fn headline(report: &Report) -> String {
     let mut parts = vec![holders(report)];
     // A lock that did harm was not stuck, whoever had to wait.
     if !report.control.harmed && report.overlap.certain.count == 0 {
-        parts.extend(stuck(report));
+        parts = stuck(report).into_iter().chain(parts).collect();
     }
     parts.extend(updates(report));
     if report.tokens.equal > 0 {

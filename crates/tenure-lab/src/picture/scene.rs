@@ -152,7 +152,8 @@ fn time(history: &History, from: u64, to: u64, bands: &[Band]) -> Time {
     let edges = bands.iter().flat_map(|band| [band.from, band.to]);
     let mut moments: Vec<u64> = drawn.chain(edges).chain([from, to]).collect();
     moments.sort_unstable();
-    Time::folded(from, to, &moments)
+    let inside = |at| bands.iter().any(|band| band.from <= at && at < band.to);
+    Time::folded(from, to, &moments, inside)
 }
 
 fn is_drawn(what: &What) -> bool {
@@ -281,6 +282,7 @@ fn servers<'a>(
         let Some(server) = servers.iter_mut().find(|server| server.name == event.lane) else {
             continue;
         };
+        let held = holder.is_some() || until.is_some();
         let holder = holder.as_deref().filter(|name| !name.is_empty());
         let last = server.leases.last_mut();
         if let Some(last) = last {
@@ -291,10 +293,12 @@ fn servers<'a>(
                 continue;
             }
         }
-        if holder.is_some() || until.is_some() {
+        if held {
             server.leases.push((holder, event.at, until.unwrap_or(end).min(end)));
         }
     }
+    // A lane of which nothing is known says nothing.
+    servers.retain(|server| !server.leases.is_empty() || !server.out.is_empty());
     servers
 }
 

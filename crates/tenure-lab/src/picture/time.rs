@@ -19,19 +19,21 @@ impl Time {
         Time { anchors: vec![(from, 0.0), (to.max(from + 1), 1.0)], folds: Vec::new() }
     }
 
-    /// The same with long quiet stretches folded. `moments` are in order.
-    pub(super) fn folded(from: u64, to: u64, moments: &[u64]) -> Time {
+    /// The same with long quiet stretches folded, but for those that are to be kept. `moments` are
+    /// in order.
+    pub(super) fn folded(from: u64, to: u64, moments: &[u64], kept: impl Fn(u64) -> bool) -> Time {
         let span = to.saturating_sub(from).max(1);
         let quiet = |pair: &[u64]| (pair[1] - pair[0]) as f64 > LONG * span as f64;
         let folds: Vec<_> = moments
             .windows(2)
-            .filter(|pair| quiet(pair))
+            .filter(|pair| quiet(pair) && !kept(pair[0]))
             // A little of the silence stays on both sides, so that marks keep their distance.
             .map(|pair| (pair[0] + span / 40, pair[1] - span / 40))
             .collect();
         let hidden: u64 = folds.iter().map(|(from, to)| to - from).sum();
         let share = 1.0 - folds.len() as f64 * FOLDED;
-        if folds.is_empty() || share <= 0.2 {
+        // A fold costs the eye something: it has to be worth it.
+        if hidden < span / 5 * 2 || share <= 0.2 {
             return Time::even(from, to);
         }
         let scale = share / (span - hidden).max(1) as f64;
@@ -83,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_quiet_stretch_is_folded_and_order_stays() {
-        let time = Time::folded(0, 1000, &[0, 10, 900, 950, 1000]);
+        let time = Time::folded(0, 1000, &[0, 10, 900, 950, 1000], |_| false);
         assert_eq!(time.folds, [(35, 875)]);
         let places: Vec<f64> = (0..=1000).step_by(10).map(|at| time.place(at)).collect();
         assert!(places.is_sorted());
@@ -94,8 +96,10 @@ mod tests {
     #[test]
     fn busy_runs_are_left_as_they_are() {
         let moments: Vec<u64> = (0..=100).map(|at| at * 10).collect();
-        let time = Time::folded(0, 1000, &moments);
+        let time = Time::folded(0, 1000, &moments, |_| false);
         assert!(time.folds.is_empty());
+        let kept = Time::folded(0, 1000, &[0, 10, 900, 950, 1000], |at| at == 10);
+        assert!(kept.folds.is_empty());
         assert_eq!(time.place(500), 0.5);
         assert_eq!(Time::even(5, 5).place(5), 0.0);
     }

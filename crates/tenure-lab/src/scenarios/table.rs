@@ -59,7 +59,7 @@ session-killed  U! U! U! U! U  U  U!   U  U  U    U  U  U    U  U    U  U    U  
 failover        U! U! U! U! U! U! –    –  U  –    –  –  –    –  –    –  –    –  –
 amnesia         U! U! U! U! U! U! U!   –  U  U    ✔  U  U    ✔  U    ✔  ✔    ✔  –
 clock-forward   U! ✔  U! U! U  U  U!   –  U  U    U  ✔  ✔    –  –    ✔  ✔    –  –
-clock-back      T+ T  T+ T+ T+ T+ T+   –  T+ T+   T+|∞ ✔  ✔    –  –    T  T    –  –
+clock-back      T+ T  T+ T+ T+ T+ T+   –  T+ T+   T+ ✔  ✔    –  –    T  T    –  –
 client-clocks   ✔  U! ✔  ✔  ✔  ✔  ✔    ✔  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
 leader-lost     –  –  –  –  –  –  –    –  –  –    –  –  –    –  –    T|T+ T|T+  T|T+ T|T+
 eviction        U! ✔  U! U! U  U  U!   –  U  U    –  –  –    –  –    –  –    –  –
