@@ -271,6 +271,22 @@ async fn an_eager_hint_is_not_a_hot_loop() {
     assert!(asks < 300, "asked {asks} times in ten seconds");
 }
 
+#[tokio::test(start_paused = true)]
+async fn hints_for_very_many_locks_at_once_make_few_renewals() {
+    let eager = Box::leak(Box::new(Eager(Memory::new(), AtomicU64::new(0))));
+    let client = Client::new(EagerRef(eager));
+    let mut guards = Vec::new();
+    for number in 0..1000 {
+        guards.push(client.lock(format!("k{number}")).acquire().await.unwrap());
+    }
+    let before = eager.1.load(Ordering::Relaxed);
+    // Hints are asked for after 20 ms, and once more 250 ms later.
+    sleep(Duration::from_millis(200)).await;
+    let renewals = eager.1.load(Ordering::Relaxed) - before;
+    assert!((2..=10).contains(&renewals), "{renewals} calls for 1000 locks");
+    drop(guards);
+}
+
 /// A backend whose hints fire at once, always, and whose renewals panic now and then.
 #[derive(Debug)]
 struct Eager(Memory, AtomicU64);

@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::Notify;
+use tokio::task::unconstrained;
 
 use crate::claim::LostReason;
 use crate::clock::Moment;
@@ -228,7 +229,14 @@ async fn run(running: Running) {
             // is looked for each time anyway.
             biased;
             Some(renewal) = calls.next() => settle(shared, renewal),
-            Some(number) = watches.next() => suspect(shared, number),
+            Some(number) = watches.next() => {
+                suspect(shared, number);
+                // All of them come at once when a connection breaks; together they are renewed in
+                // few calls.
+                while let Some(Some(number)) = unconstrained(watches.next()).now_or_never() {
+                    suspect(shared, number);
+                }
+            }
             () = shared.keeper.woken.notified() => {}
             () = shared.clock.sleep_until(work.next) => {}
         }

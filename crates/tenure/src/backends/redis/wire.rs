@@ -13,6 +13,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::dial::Dialer;
+use super::names;
 use super::post::Post;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -94,6 +95,7 @@ pub(super) struct Wire {
     /// Renewals take turns: those of very many locks at once would only queue at the server, and
     /// the last ones would look like silence.
     pub(super) renewing: Semaphore,
+    subscribing: [tokio::sync::Mutex<()>; SUBSCRIBING],
     /// What the server said about itself when the connection was made, if it was asked.
     pub(super) uptime: Option<Uptime>,
 }
@@ -144,7 +146,8 @@ impl Wire {
         response: Duration,
     ) -> Wire {
         let renewing = Semaphore::new(RENEWING_MAX);
-        Wire { connection, driver, response, tap, renewing, uptime: None }
+        let subscribing = Default::default();
+        Wire { connection, driver, response, tap, renewing, subscribing, uptime: None }
     }
 
     /// Sends a command and awaits its answer, for at most the response limit.
@@ -199,9 +202,14 @@ impl Wire {
             *count += 1;
             return Ok(subscription);
         }
+        // Those who hold very many locks all ask at once, and mostly for the same channel.
+        let _turn = self.subscribing[usize::from(names::slot(channel)) % SUBSCRIBING].lock().await;
+        if let Some(count) = self.tap.channels().get_mut(channel) {
+            *count += 1;
+            return Ok(subscription);
+        }
         let verb = if sharded { "SSUBSCRIBE" } else { "SUBSCRIBE" };
         let asked = self.ask(redis::cmd(verb).arg(channel)).await;
-        // Two may have asked at once.
         *self.tap.channels().entry(channel.to_owned()).or_default() += 1;
         asked.map(|_| subscription)
     }
@@ -294,3 +302,5 @@ fn demoted(error: &RedisError) -> bool {
 const SILENT_MAX: u32 = 2;
 /// How many scripts that renew are under way: about 30 ms of the server's time.
 const RENEWING_MAX: usize = 64;
+/// How many channels are subscribed to at the same time.
+const SUBSCRIBING: usize = 16;
