@@ -1,6 +1,7 @@
 //! Histories by hand, for tests: one event per line, times in milliseconds.
 //!
-//! `10 A granted 1 7 2000`: at 10 ms A is granted its attempt 1 with token 7 until 2 s; `-` is none.
+//! `10 A granted 1 7 2000`: at 10 ms A is granted its attempt 1 with token 7 until 2 s; `-` is
+//! none.
 
 use crate::history::{Event, Header, History, Kind, Lane, Register, What};
 

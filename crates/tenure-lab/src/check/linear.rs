@@ -2,8 +2,9 @@
 //! knows its owner and hands out growing tokens.
 //!
 //! Steps: a grant takes effect between asking and its answer, giving back between the call and its
-//! answer, and the server may take the lock away by itself, but not before the holder's own deadline.
-//! Asks without an answer are left out: they may have had an effect or none, and can only forbid.
+//! answer, and the server may take the lock away by itself, but not before the holder's own
+//! deadline. Asks without an answer are left out: they may have had an effect or none, and can only
+//! forbid.
 //!
 //! A search of our own, because it knows that tokens grow: the lowest one that is left has to come
 //! next. So the order is found without trying, where a general checker needs seconds for some

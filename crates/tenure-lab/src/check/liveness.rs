@@ -1,8 +1,8 @@
 //! How long the lock was wanted while nobody could make use of it.
 //!
-//! A gap begins when the last holder that works is gone: it gave back, was lost, ended, was hit by a
-//! fault that lasts, or passed its deadline. It counts while a working client waits, and ends with
-//! the next grant, or without one.
+//! A gap begins when the last holder that works is gone: it gave back, was lost, ended, was hit by
+//! a fault that lasts, or passed its deadline. It counts while a working client waits, and ends
+//! with the next grant, or without one.
 
 use std::collections::HashMap;
 
@@ -238,8 +238,8 @@ fn gap_of(
     Gap { key: key.to_owned(), cause, after, from, to, recovered, recovery: Recovery::Soon }
 }
 
-/// Half of what was left of the lease still counts as soon; what is later than the lease and a half,
-/// or a second where leases are short, is longer than the lease explains.
+/// Half of what was left of the lease still counts as soon; what is later than the lease and a
+/// half, or a second where leases are short, is longer than the lease explains.
 fn judge(gap: &Gap, before: Option<&Hold<'_>>, lease: Option<u64>, history: &History) -> Recovery {
     let length = gap.to - gap.from;
     // Nobody has held yet and nothing has gone wrong: that is a server that is slow to begin with.

@@ -17,8 +17,8 @@ impl Dice {
     }
 }
 
-/// A lock with leases as it should be: grants after each other, each after it was asked for, left in
-/// every way there is. The last number is how often it was granted.
+/// A lock with leases as it should be: grants after each other, each after it was asked for, left
+/// in every way there is. The last number is how often it was granted.
 fn correct(seed: u64, clients: usize, grants: u64) -> Vec<Event> {
     let mut dice = Dice((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut events = Vec::new();

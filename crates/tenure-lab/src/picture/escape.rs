@@ -32,8 +32,8 @@ pub(super) fn terminal(text: &str) -> String {
     safe
 }
 
-/// For lines of JSON inside a script: no `<` can end it or open a comment, and nothing acts. The value
-/// is the same.
+/// For lines of JSON inside a script: no `<` can end it or open a comment, and nothing acts. The
+/// value is the same.
 pub(super) fn script(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {

@@ -16,7 +16,8 @@ use crate::verdict::{Outcome, Verdict};
 /// use tenure_lab::picture::{self, Cell, Head, Table};
 ///
 /// let head = |name: &str| Head { name: name.into(), id: String::new(), about: String::new() };
-/// let mut table = Table { rows: vec![head("pause")], columns: vec![head("redis")], ..Table::default() };
+/// let (rows, columns) = (vec![head("pause")], vec![head("redis")]);
+/// let mut table = Table { rows, columns, ..Table::default() };
 /// table.cells.push(Cell { row: 0, column: 0, symbol: "U".into(), ..Cell::default() });
 /// assert!(picture::matrix(&table).contains("pause"));
 /// ```

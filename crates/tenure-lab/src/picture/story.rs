@@ -13,13 +13,13 @@ pub(super) fn caption(report: &Report, verdict: Verdict) -> String {
     match verdict {
         Verdict::Overlap | Verdict::Broken => harm(report, verdict),
         Verdict::Stuck => format!(
-            "Never did two clients hold at once. But nobody could go on for {}: the server kept the \
-             lock until the lease of a holder that was gone had ended.",
+            "Never did two clients hold at once. But nobody could go on for {}: the server kept \
+             the lock until the lease of a holder that was gone had ended.",
             longest(report)
         ),
         Verdict::Longer => format!(
-            "Never did two clients hold at once. But nobody could go on for {}, which is longer than \
-             the lease explains.",
+            "Never did two clients hold at once. But nobody could go on for {}, which is longer \
+             than the lease explains.",
             longest(report)
         ),
         Verdict::Forever => format!(

@@ -1,5 +1,5 @@
-//! The library's own core on a virtual clock: seeded schedules of delays, losses, stops, crashes and
-//! clock jumps, thousands of them, each with the lab's own history and checkers.
+//! The library's own core on a virtual clock: seeded schedules of delays, losses, stops, crashes
+//! and clock jumps, thousands of them, each with the lab's own history and checkers.
 //!
 //! Client, waiting, renewal, withdrawal and guard are the real code. The server is a model of any
 //! server that keeps a lease on a clock of its own. A seed gives the same schedule again.

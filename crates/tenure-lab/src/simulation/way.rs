@@ -1,5 +1,5 @@
-//! The way from one client to the server: messages are late or lost as the dice say, and the way can
-//! be cut. A client that is stopped sends and hears nothing, one that is dead never again.
+//! The way from one client to the server: messages are late or lost as the dice say, and the way
+//! can be cut. A client that is stopped sends and hears nothing, one that is dead never again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

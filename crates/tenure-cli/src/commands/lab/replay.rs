@@ -68,7 +68,7 @@ pub(super) fn run(args: &Replay) -> Result<u8, Failure> {
     if let Some(path) = &args.json {
         let header = &history.header;
         let summary = Summary { header, report: &report, judgement: &judgement };
-        write(path, |mut file| Ok(serde_json::to_writer(&mut file, &summary)?))?;
+        write(path, |file| Ok(serde_json::to_writer(file, &summary)?))?;
     }
     Ok(judgement.outcome.code())
 }

@@ -14,8 +14,8 @@ use crate::output::{self, Harmless, Paint};
 
 /// Play seeded schedules of faults on the library's own core, on a virtual clock
 ///
-/// Delays, losses, stops, crashes and clock jumps, as a seed decides; needs no server. Exit code: 0 no
-/// schedule broke a promise, 1 one did, and its seed is said.
+/// Delays, losses, stops, crashes and clock jumps, as a seed decides; needs no server. Exit code: 0
+/// no schedule broke a promise, 1 one did, and its seed is said.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: tenure lab simulate --seconds 60")]
 pub(crate) struct Simulate {
