@@ -61,9 +61,10 @@ fn text_faults(name: &str, text: &str) -> Vec<String> {
         if let Some(word) = forbidden.iter().find(|word| line.contains(**word)) {
             fault(&format!("`{word}`"));
         }
-        // A row of a table cannot be broken.
+        // A row of a table cannot be broken, and neither can markup or JSON in a raw string.
         let row = line.contains("// |") || line.contains("//! |") || line.contains("/// |");
-        if name.ends_with(".rs") && !row && line.chars().count() > 100 {
+        let raw = line.contains("r#\"") || line.starts_with("{\"");
+        if name.ends_with(".rs") && !row && !raw && line.chars().count() > 100 {
             fault("longer than 100 columns");
         }
     }

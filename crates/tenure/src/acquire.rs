@@ -231,6 +231,7 @@ impl Asking {
         let silent = self.silent_since.is_some();
         let until = self.until;
         let pushed = tokio::select! {
+            biased;
             pushed = hint(&shared, &claim), if !silent => pushed,
             () = shared.clock.sleep_until(now + longest.max(pause)) => None,
             end = self.until_end(until) => return Err(self.end(end)),
@@ -240,8 +241,9 @@ impl Asking {
         }
         // An eager hint must not make a hot loop.
         tokio::select! {
-            () = shared.clock.sleep_until(now + pause.min(claim.ttl / 3)) => Ok(None),
+            biased;
             end = self.until_end(until) => Err(self.end(end)),
+            () = shared.clock.sleep_until(now + pause.min(claim.ttl / 3)) => Ok(None),
         }
     }
 
@@ -249,6 +251,7 @@ impl Asking {
     async fn until_end(&mut self, until: Moment) -> End {
         let shared = self.shared.clone();
         tokio::select! {
+            biased;
             pending = &mut self.given_up => return End::GivenUp(pending.ok()),
             () = shared.closed() => return End::Tell(Err(closed())),
             () = shared.clock.sleep_until(until) => {}

@@ -167,6 +167,7 @@ async fn run(running: Running) {
             }
         }
         tokio::select! {
+            biased;
             Some(()) = jobs.next() => {}
             () = janitor.woken.notified() => {}
         }

@@ -224,9 +224,12 @@ async fn run(running: Running) {
         }
         watches.extend(work.watch.into_iter().map(|held| watch(shared.clone(), held)));
         tokio::select! {
-            () = shared.keeper.woken.notified() => {}
+            // In one order, so that a schedule can be played again; answers before new work, which
+            // is looked for each time anyway.
+            biased;
             Some(renewal) = calls.next() => settle(shared, renewal),
             Some(number) = watches.next() => suspect(shared, number),
+            () = shared.keeper.woken.notified() => {}
             () = shared.clock.sleep_until(work.next) => {}
         }
     }

@@ -11,7 +11,7 @@
 //! | resource | fence | cargo feature |
 //! |---|---|---|
 //! | something in this process | [`Fence`], [`Fences`] | none |
-//! | a file | [`file`] | none |
+//! | a file | [`mod@file`] | none |
 //! | SQL, any client | [`sql`] | none |
 //! | SQLite by rusqlite | `fence::rusqlite` | `fence-rusqlite` |
 //! | PostgreSQL by tokio-postgres | `fence::tokio_postgres` | `fence-tokio-postgres` |
