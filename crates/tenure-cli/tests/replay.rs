@@ -9,17 +9,7 @@ use std::fs;
 
 use support::{code, output, tenure, text};
 
-const HISTORY: &str = r#"{"scenario":"pause","about":"asleep","lock":"set-nx","server":"redis 7","seed":1,"expected":"broken","lanes":[{"name":"A","kind":"client"},{"name":"B","kind":"client"}]}
-{"at":1000000,"lane":"A","event":"asked","hold":1,"key":"k"}
-{"at":2000000,"lane":"A","event":"granted","hold":1,"token":null,"deadline":100000000}
-{"at":3000000,"lane":"A","event":"read","hold":1,"register":"plain","seq":1,"value":0,"token":null,"refused":false}
-{"at":4000000,"lane":"B","event":"asked","hold":2,"key":"k"}
-{"at":110000000,"lane":"B","event":"granted","hold":2,"token":null,"deadline":210000000}
-{"at":111000000,"lane":"B","event":"read","hold":2,"register":"plain","seq":2,"value":0,"token":null,"refused":false}
-{"at":120000000,"lane":"A","event":"wrote","hold":1,"register":"plain","seq":3,"value":1,"token":null,"refused":false,"stale":false}
-{"at":130000000,"lane":"B","event":"wrote","hold":2,"register":"plain","seq":4,"value":1,"token":null,"refused":false,"stale":true}
-{"at":140000000,"lane":"B","event":"releasing","hold":2}
-"#;
+const HISTORY: &str = include_str!("pause.jsonl");
 
 /// A folder with a history in it.
 fn recorded(history: &str) -> (tempfile::TempDir, String) {

@@ -31,7 +31,8 @@ use crate::history::{History, What};
 /// use tenure_lab::{check, history::History};
 ///
 /// let lines = [
-///     r#"{"scenario":"calm","about":"","lock":"l","server":"","seed":1,"expected":"holds","lanes":[]}"#,
+///     concat!(r#"{"scenario":"calm","about":"","lock":"l","server":"","seed":1,"#,
+///         r#""expected":"holds","lanes":[]}"#),
 ///     r#"{"at":1,"lane":"A","event":"asked","hold":1,"key":"k"}"#,
 ///     r#"{"at":2,"lane":"A","event":"granted","hold":1,"token":7,"deadline":100}"#,
 ///     r#"{"at":3,"lane":"B","event":"asked","hold":2,"key":"k"}"#,

@@ -49,11 +49,13 @@ const TOLD: usize = 1000;
 /// Looks for overlaps, key by key. Nested entries of one re-entrant client are one attempt.
 pub fn check(holds: &Holds<'_>) -> Overlaps {
     let mut overlaps = Overlaps::default();
+    // Just behind the last event, so that a second grant counts even if nothing came after it.
+    let end = holds.end.saturating_add(1);
     for (key, holds_of_key) in holds.by_key() {
         let (mut certain, mut believed) = (Vec::new(), Vec::new());
         for hold in holds_of_key {
-            certain.extend(hold.certain().map(|(from, to)| (from, to.min(holds.end), hold)));
-            let end = hold.belief_end().min(holds.end);
+            certain.extend(hold.certain().map(|(from, to)| (from, to.min(end), hold)));
+            let end = hold.belief_end().min(end);
             believed.extend(hold.granted.map(|from| (from, end, hold)));
         }
         overlaps.certain.sweep(key, &certain);

@@ -43,6 +43,18 @@ fn two_inside_their_deadlines_are_a_broken_promise() {
 }
 
 #[test]
+fn a_second_grant_counts_though_it_is_the_last_that_happened() {
+    let report = report(
+        "
+        1 A asked 1
+        2 A granted 1 1 1000
+        3 B asked 2
+        4 B granted 2 2 1000",
+    );
+    assert_eq!((report.overlap.certain.count, report.overlap.certain.holders), (1, 2));
+}
+
+#[test]
 fn two_keys_do_not_overlap() {
     let report = report(
         "

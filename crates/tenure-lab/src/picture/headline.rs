@@ -10,7 +10,8 @@ use crate::check::resource::Tally;
 /// # Examples
 ///
 /// ```
-/// # let line = r#"{"scenario":"s","about":"","lock":"l","server":"","seed":1,"expected":"holds","lanes":[]}"#;
+/// # let line = concat!(r#"{"scenario":"s","about":"","lock":"l","server":"","seed":1,"#,
+/// #     r#""expected":"holds","lanes":[]}"#);
 /// # let history = tenure_lab::history::History::read(line.as_bytes())?;
 /// let report = tenure_lab::check::check(&history);
 /// assert_eq!(tenure_lab::picture::headline(&report), "never granted");
@@ -48,12 +49,17 @@ pub fn duration(nanos: u64) -> String {
     }
 }
 
+/// With a capital letter.
+pub(super) fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    first + letters.as_str()
+}
+
 /// With a capital letter and a full stop.
 pub(super) fn sentence(text: &str) -> String {
-    let mut letters = text.chars();
-    let Some(first) = letters.next() else { return String::new() };
-    let stop = if text.ends_with(['.', '?', '!']) { "" } else { "." };
-    format!("{}{}{stop}", first.to_uppercase(), letters.as_str())
+    let ends = text.is_empty() || text.ends_with(['.', '?', '!']);
+    capital(text) + if ends { "" } else { "." }
 }
 
 fn holders(report: &Report) -> String {

@@ -108,7 +108,8 @@ fn one_bar(
         let from = canvas.x(late);
         let (left, top, across) = (n(from), n(y), n((to - from).max(2.5)));
         canvas.add(format_args!(
-            r#"<rect class="s{colour} late" fill="url(#h{colour})" x="{left}" y="{top}" width="{across}" height="{thick}" rx="4"/>"#
+            "<rect class=\"s{colour} late\" fill='url(#h{colour})' x='{left}' y='{top}' \
+             width='{across}' height='{thick}' rx='4'/>"
         ));
     }
     let mut solid = 0.0;
@@ -276,7 +277,8 @@ fn fate(canvas: &mut Canvas<'_>, x: &str, y: &str, fate: Fate, title: &str) {
             r#"<circle class="ok" r="7.5"/><path class="sign" d="M-3.4 .3L-1 2.8L3.6 -2.6"/>"#
         }
         Fate::Stale => {
-            r#"<path class="bad" d="M0 -10L10 0L0 10L-10 0Z"/><path class="sign" d="M0 -4.6V.8M0 4.2V4.3"/>"#
+            "<path class=\"bad\" d='M0 -10L10 0L0 10L-10 0Z'/>\
+             <path class='sign' d='M0 -4.6V.8M0 4.2V4.3'/>"
         }
         Fate::Refused => {
             r#"<circle class="grey" r="7.5"/><path class="sign" d="M-3.6 3.6L3.6 -3.6"/>"#

@@ -29,7 +29,7 @@ use crate::verdict::Judgement;
 /// The timeline as an SVG that stands alone, with its headline.
 pub fn svg(history: &History, report: &Report, judgement: &Judgement) -> String {
     let scene = scene::Scene::of(history, report);
-    let title = headline(report);
+    let title = headline::capital(&headline(report));
     svg::draw(&scene, Some((&title, &subtitle(history, judgement))))
 }
 

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::escape::{script, xml};
-use super::headline::{duration, headline, sentence};
+use super::headline::{capital, duration, headline, sentence};
 use super::scene::Scene;
 use super::story;
 use super::svg::{self, STYLE};
@@ -22,7 +22,8 @@ pub(super) const PAGE: &str = include_str!("page.css");
 /// # Examples
 ///
 /// ```
-/// # let line = r#"{"scenario":"pause","about":"","lock":"l","server":"","seed":1,"expected":"holds","lanes":[]}"#;
+/// # let line = concat!(r#"{"scenario":"pause","about":"","lock":"l","server":"","seed":1,"#,
+/// #     r#""expected":"holds","lanes":[]}"#);
 /// # let history = tenure_lab::history::History::read(line.as_bytes())?;
 /// use tenure_lab::{check, picture, verdict::Judgement};
 ///
@@ -32,7 +33,7 @@ pub(super) const PAGE: &str = include_str!("page.css");
 /// # anyhow::Ok(())
 /// ```
 pub fn html(history: &History, report: &Report, judgement: &Judgement) -> String {
-    let title = xml(&headline(report));
+    let title = xml(&capital(&headline(report)));
     let header = &history.header;
     let name = xml(&format!("{} on {}", header.scenario, header.lock));
     let mut body = format!(
@@ -120,7 +121,7 @@ fn legend(drawing: &str) -> String {
         if drawing.contains(class) {
             let _always = write!(
                 items,
-                r#"<li><svg class="t" viewBox="0 0 34 18" aria-hidden="true">{shape}</svg>{text}</li>"#
+                "<li><svg class='t' viewBox='0 0 34 18' aria-hidden='true'>{shape}</svg>{text}</li>"
             );
         }
     }
@@ -140,7 +141,8 @@ const LEGEND: &[(&str, &str, &str)] = &[
     ("<title>refused<", r#"<circle class="hollow s0" cx="17" cy="9" r="4"/>"#, "asks in vain"),
     (
         "<title>no answer<",
-        r#"<circle class="hollow s0" cx="17" cy="9" r="7.5"/><text class="value" text-anchor="middle" x="17" y="13">?</text>"#,
+        "<circle class='hollow s0' cx='17' cy='9' r='7.5'/>\
+         <text class='value' text-anchor='middle' x='17' y='13'>?</text>",
         "no answer",
     ),
     ("told that it is lost", r#"<path class="cross" d="M14 2V16M14 2L21 5L14 8"/>"#, "told: lost"),
@@ -150,17 +152,20 @@ const LEGEND: &[(&str, &str, &str)] = &[
     ("<title>read<", r#"<circle class="hollow s0" cx="17" cy="9" r="4"/>"#, "reads"),
     (
         "class=\"ok\"",
-        r#"<g transform="translate(17 9)"><circle class="ok" r="7.5"/><path class="sign" d="M-3.4 .3L-1 2.8L3.6 -2.6"/></g>"#,
+        "<g transform='translate(17 9)'><circle class='ok' r='7.5'/>\
+         <path class='sign' d='M-3.4 .3L-1 2.8L3.6 -2.6'/></g>",
         "write accepted",
     ),
     (
         "class=\"bad\"",
-        r#"<g transform="translate(17 9)"><path class="bad" d="M0 -9L9 0L0 9L-9 0Z"/><path class="sign" d="M0 -4.6V.8M0 4.2V4.3"/></g>"#,
+        "<g transform='translate(17 9)'><path class='bad' d='M0 -9L9 0L0 9L-9 0Z'/>\
+         <path class='sign' d='M0 -4.6V.8M0 4.2V4.3'/></g>",
         "write accepted, another one lost",
     ),
     (
         "class=\"grey\" r",
-        r#"<g transform="translate(17 9)"><circle class="grey" r="7.5"/><path class="sign" d="M-3.6 3.6L3.6 -3.6"/></g>"#,
+        "<g transform='translate(17 9)'><circle class='grey' r='7.5'/>\
+         <path class='sign' d='M-3.6 3.6L3.6 -3.6'/></g>",
         "refused by the fence",
     ),
 ];
@@ -183,7 +188,8 @@ fn cards(report: &Report) -> String {
         };
         let _always = write!(
             text,
-            r#"<div class="card"><span>{name}</span><b class="{class}">{} lost</b><span>of {} accepted updates{refused}</span></div>"#,
+            "<div class='card'><span>{name}</span><b class='{class}'>{} lost</b>\
+             <span>of {} accepted updates{refused}</span></div>",
             tally.lost, tally.accepted
         );
     }

@@ -288,7 +288,8 @@ fn servers<'a>(
         if let Some(last) = last {
             last.2 = last.2.min(event.at);
             // The same holder again: the lease goes on.
-            if last.0 == holder && last.2 == event.at && until.is_some_and(|to| to > event.at) {
+            let goes_on = held && until.is_none_or(|to| to > event.at);
+            if last.0 == holder && last.2 == event.at && goes_on {
                 last.2 = until.unwrap_or(end).min(end);
                 continue;
             }

@@ -96,16 +96,21 @@ fn frame(inner: &str, height: f64, title: Option<(&str, &str)>) -> String {
     for colour in 0..6 {
         let _always = write!(
             hatches,
-            r#"<pattern id="h{colour}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path class="s{colour}" d="M1.5 0V6" stroke-width="2.2" opacity=".75"/></pattern>"#
+            "<pattern id='h{colour}' width='6' height='6' patternUnits='userSpaceOnUse' \
+             patternTransform='rotate(45)'><path class='s{colour}' d='M1.5 0V6' \
+             stroke-width='2.2' opacity='.75'/></pattern>"
         );
     }
     let _always = write!(
         hatches,
-        r#"<pattern id="hf" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)"><path d="M1 0V7" stroke="var(--fault)" stroke-width="1.3" opacity=".5"/></pattern>"#
+        "<pattern id='hf' width='7' height='7' patternUnits='userSpaceOnUse' \
+         patternTransform='rotate(-45)'><path d='M1 0V7' stroke='var(--fault)' \
+         stroke-width='1.3' opacity='.5'/></pattern>"
     );
     let height = n(height);
     let mut head = format!(
-        r#"<svg class="t" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img""#
+        "<svg class='t' xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' \
+         role='img'"
     );
     match title {
         None => head.push('>'),
@@ -114,7 +119,10 @@ fn frame(inner: &str, height: f64, title: Option<(&str, &str)>) -> String {
             let size = if width(&title, 25.0) > WIDTH { "19" } else { "25" };
             let _always = write!(
                 head,
-                r#" aria-label="{title}"><style>{STYLE}</style><rect class="bg" width="{WIDTH}" height="{height}" rx="10"/><text class="h1" style="font-size:{size}px" x="24" y="40">{title}</text><text class="h2" x="24" y="64">{sub}</text>"#
+                " aria-label='{title}'><style>{STYLE}</style>\
+                 <rect class='bg' width='{WIDTH}' height='{height}' rx='10'/>\
+                 <text class='h1' style='font-size:{size}px' x='24' y='40'>{title}</text>\
+                 <text class='h2' x='24' y='64'>{sub}</text>"
             );
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::checks;
 use super::escape::{short, terminal as safe};
-use super::headline::{duration, headline};
+use super::headline::{capital, duration, headline};
 use super::lanes::brief;
 use super::scene::{Client, Fate, Mark, Row, Scene, Server};
 use super::story;
@@ -24,14 +24,15 @@ const WIDE: usize = COLUMNS - NAMES - 1;
 /// # Examples
 ///
 /// ```
-/// # let line = r#"{"scenario":"pause","about":"","lock":"l","server":"","seed":1,"expected":"holds","lanes":[]}"#;
+/// # let line = concat!(r#"{"scenario":"pause","about":"","lock":"l","server":"","seed":1,"#,
+/// #     r#""expected":"holds","lanes":[]}"#);
 /// # let history = tenure_lab::history::History::read(line.as_bytes())?;
 /// use tenure_lab::{check, picture, verdict::Judgement};
 ///
 /// let report = check::check(&history);
 /// let judgement = Judgement::of(&history.header, &report);
 /// let text = picture::terminal(&history, &report, &judgement, false);
-/// assert!(text.contains("never granted"));
+/// assert!(text.contains("Never granted"));
 /// # anyhow::Ok(())
 /// ```
 pub fn terminal(history: &History, report: &Report, judgement: &Judgement, colour: bool) -> String {
@@ -39,7 +40,7 @@ pub fn terminal(history: &History, report: &Report, judgement: &Judgement, colou
     let mut pen = Pen { out: String::new(), colour, time: &scene.time };
     let header = &history.header;
     let title = format!("{} on {}", header.scenario, header.lock);
-    pen.say("1", &headline(report));
+    pen.say("1", &capital(&headline(report)));
     pen.say("2", &format!("{title}  {}", header.server));
     pen.say("", "");
     pen.axis();

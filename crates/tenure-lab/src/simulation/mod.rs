@@ -182,9 +182,9 @@ mod tests {
 
     #[test]
     fn a_seed_plays_the_same_schedule_again() {
-        for seed in 0..50 {
+        for seed in 0..60 {
             let (one, two) = (play(seed), play(seed));
-            assert_eq!(one.history.events, two.history.events, "seed {seed}");
+            assert!(one.history == two.history, "seed {seed} gave two histories");
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tenure::backend::{Backend, Claim, Grant, Info, Scope};
 use tenure::{Attempt, Error, ErrorKind, FencingToken, Finding, Holding, Key, Result};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::dice::Dice;
 use super::server::Server;
@@ -38,8 +38,11 @@ struct Inner {
     slowest: u64,
     /// One of so many messages is lost; 0 for none.
     lose: u64,
-    cut: watch::Sender<Cut>,
-    stopped: watch::Sender<bool>,
+    cut: Mutex<Cut>,
+    stopped: AtomicBool,
+    /// Rings when the client goes on. In the order of asking: a watch wakes in an order by chance,
+    /// and then a seed would not play the same schedule again.
+    goes_on: Notify,
     dead: AtomicBool,
 }
 
@@ -47,13 +50,17 @@ impl Way {
     pub(super) fn new(server: Server, mut dice: Dice) -> Way {
         let slowest = [1, 5, 50, 700][dice.below(4) as usize];
         let lose = [0, 0, 40, 12][dice.below(4) as usize];
-        let (cut, stopped) = (watch::Sender::default(), watch::Sender::default());
-        let (dice, dead) = (Mutex::new(dice), AtomicBool::new(false));
-        Way(Arc::new(Inner { server, dice, slowest, lose, cut, stopped, dead }))
+        let (dice, cut, goes_on) = (Mutex::new(dice), Mutex::default(), Notify::new());
+        let (stopped, dead) = (AtomicBool::new(false), AtomicBool::new(false));
+        Way(Arc::new(Inner { server, dice, slowest, lose, cut, stopped, goes_on, dead }))
     }
 
     pub(super) fn cut(&self, cut: Cut) {
-        self.0.cut.send_replace(cut);
+        *self.0.cut.lock().unwrap_or_else(PoisonError::into_inner) = cut;
+    }
+
+    fn is_cut(&self) -> Cut {
+        *self.0.cut.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The process is gone: nothing that it still does can be seen by anybody.
@@ -62,14 +69,18 @@ impl Way {
     }
 
     pub(super) fn stop(&self, stopped: bool) {
-        self.0.stopped.send_replace(stopped);
+        self.0.stopped.store(stopped, Ordering::Relaxed);
+        if !stopped {
+            self.0.goes_on.notify_waiters();
+        }
     }
 
     /// Waits while the client is stopped.
     pub(super) async fn runs(&self) {
-        let mut stopped = self.0.stopped.subscribe();
-        // The sender lives as long as this.
-        let _open = stopped.wait_for(|stopped| !stopped).await;
+        while self.0.stopped.load(Ordering::Relaxed) {
+            // Nothing comes between the look and the wait: a schedule has one thread.
+            self.0.goes_on.notified().await;
+        }
     }
 
     fn toss(&self) -> (Duration, bool) {
@@ -81,7 +92,7 @@ impl Way {
     async fn call<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         self.runs().await;
         let (late, lost) = self.toss();
-        let cut = *self.0.cut.borrow();
+        let cut = self.is_cut();
         match cut {
             _ if self.0.dead.load(Ordering::Relaxed) => return std::future::pending().await,
             Cut::Refused => return Err(gone("connection")),
@@ -93,7 +104,7 @@ impl Way {
         let (late, lost) = self.toss();
         tokio::time::sleep(late).await;
         self.runs().await;
-        let cut = *self.0.cut.borrow();
+        let cut = self.is_cut();
         match cut {
             Cut::Answers | Cut::Both => std::future::pending().await,
             Cut::Refused => Err(gone("connection")),
@@ -126,7 +137,7 @@ impl Backend for Way {
 
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
         // Hints come, or do not; a stopped client hears them late.
-        if *self.0.cut.borrow() != Cut::Open {
+        if self.is_cut() != Cut::Open {
             return std::future::pending().await;
         }
         let hint = self.0.server.until_free(claim).await;
