@@ -48,7 +48,7 @@ pub fn admit(
     token: FencingToken,
 ) -> Result<(), Refused<Error>> {
     let mut statement =
-        transaction.prepare(sql::statement(Dialect::Sqlite)).map_err(Refused::Store)?;
+        transaction.prepare_cached(sql::statement(Dialect::Sqlite)).map_err(Refused::Store)?;
     let highest = statement.query_row((resource, token.as_i64()), |row| row.get(0));
     sql::judge(token, highest.map_err(Refused::Store)?)
 }
