@@ -11,4 +11,5 @@ pub mod cases;
 pub mod certificates;
 pub mod fault;
 pub mod fixtures;
+pub mod java;
 pub mod peer;

@@ -3,17 +3,14 @@
 //! It needs `java`, `javac`, `mvn` and Maven Central, and is run where it is asked for:
 //! `TENURE_INTEROP=redisson cargo test -p tenure-conformance --test redis -- redisson::`.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use tenure::Attempt;
 use tenure_conformance::bench::{soon, until_waiters};
+use tenure_conformance::java::Peer;
 use tenure_servers::{Cluster, Node};
-use tokio::sync::mpsc;
 
 use crate::{LONG, cases, connect, tell, texts, wait_for, were_quick};
 
@@ -24,14 +21,13 @@ cases! {
 }
 
 /// Why these cases are not run, if so.
-pub(crate) fn not_wanted() -> Option<&'static str> {
-    let wanted = std::env::var("TENURE_INTEROP").is_ok_and(|what| what.contains("redisson"));
-    (!wanted).then_some("TENURE_INTEROP=redisson runs it; it needs java, mvn and Maven Central")
+pub(crate) fn not_wanted() -> Option<String> {
+    tenure_conformance::java::not_wanted("redisson")
 }
 
 async fn redisson_and_we_exclude_and_wake_each_other(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
-    let mut java = Peer::start(node)?;
+    let mut java = start(node)?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..5 {
         java.ask("lock a k", "a locked").await?;
@@ -62,7 +58,7 @@ async fn redisson_and_we_exclude_and_wake_each_other(cluster: &Cluster) -> Resul
 /// Eight of ours never let the lock free; Redisson gets it all the same, again and again.
 async fn one_of_redissons_among_many_of_ours_is_served(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
-    let mut java = Peer::start(node)?;
+    let mut java = start(node)?;
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let lock = client.lock("k");
@@ -95,7 +91,7 @@ async fn one_of_redissons_among_many_of_ours_is_served(cluster: &Cluster) -> Res
 /// Three threads of Redisson and three tasks of ours each add to one number, in two steps.
 async fn redisson_and_we_count_together_and_lose_no_step(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
-    let mut java = Peer::start(node)?;
+    let mut java = start(node)?;
     tell(node, &["SET", "total", "0"])?;
     for thread in ["a", "b", "c"] {
         java.tell(&format!("count {thread} k 100"))?;
@@ -137,93 +133,7 @@ async fn until_listeners(node: &Node, count: usize) -> Result<()> {
     soon("somebody who listens", look).await?
 }
 
-/// The Java process.
-struct Peer {
-    process: Child,
-    orders: ChildStdin,
-    answers: mpsc::UnboundedReceiver<String>,
-}
-
-impl Peer {
-    fn start(node: &Node) -> Result<Peer> {
-        let folder = built()?;
-        let class_path = format!("{}:{}/lib/*", folder.display(), folder.display());
-        let mut java = Command::new("java");
-        java.args(["-Xmx128m", "-cp", &class_path, "Peer", &node.url()]);
-        java.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = java.spawn().context("start java")?;
-        let orders = process.stdin.take().context("a pipe")?;
-        let output = BufReader::new(process.stdout.take().context("a pipe")?);
-        let (sender, answers) = mpsc::unbounded_channel();
-        // Ends with the process.
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Peer { process, orders, answers })
-    }
-
-    async fn ask(&mut self, order: &str, answer: &str) -> Result<()> {
-        self.tell(order)?;
-        self.hear(answer).await
-    }
-
-    fn tell(&mut self, order: &str) -> Result<()> {
-        Ok(writeln!(self.orders, "{order}")?)
-    }
-
-    async fn hear(&mut self, expected: &str) -> Result<()> {
-        let answer = self.next().await?;
-        ensure!(answer == expected, "expected `{expected}`, but Redisson says `{answer}`");
-        Ok(())
-    }
-
-    /// The next answer; what the process says before and while it starts is none.
-    async fn next(&mut self) -> Result<String> {
-        loop {
-            let line = soon("an answer of Redisson", self.answers.recv()).await?;
-            let line = line.context("the Java process has ended")?;
-            if line != "peer ready" {
-                return Ok(line);
-            }
-        }
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // One that has ended needs no killing.
-        self.process.kill().ok();
-        self.process.wait().ok();
-    }
-}
-
-/// The folder with the compiled class and, in `lib`, what it needs; made once.
-fn built() -> Result<PathBuf> {
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+fn start(node: &Node) -> Result<Peer> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/redis/redisson");
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("redisson");
-    let library = folder.join("lib");
-    if !library.exists() {
-        let into = format!("-DoutputDirectory={}", library.display());
-        let mut mvn = Command::new("mvn");
-        mvn.args(["-q", "-B", "-f"]).arg(source.join("pom.xml"));
-        run(mvn.args(["dependency:copy-dependencies", &into]))?;
-    }
-    let mut javac = Command::new("javac");
-    javac.arg("-cp").arg(format!("{}/*", library.display()));
-    run(javac.arg("-d").arg(&folder).arg(source.join("Peer.java")))?;
-    Ok(folder)
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.output().with_context(|| format!("{command:?}"))?;
-    let text = String::from_utf8_lossy(&output.stderr).into_owned()
-        + &String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "{command:?}: {text}");
-    Ok(())
+    Peer::start(&source, Path::new(env!("CARGO_TARGET_TMPDIR")), &node.url())
 }

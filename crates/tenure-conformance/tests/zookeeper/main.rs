@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
+mod curator;
+
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -56,6 +58,12 @@ const CASES: &[(&str, Topology, Run)] = &[
     }),
     ("kazoo_with_curators_names_excludes_us", Topology::Zookeeper, |cluster| {
         Box::pin(kazoo_with_curators_names_excludes_us(cluster))
+    }),
+    ("curator::curator_and_we_queue_in_one_order", Topology::Zookeeper, |cluster| {
+        Box::pin(curator::curator_and_we_queue_in_one_order(cluster))
+    }),
+    ("curator::curator_and_we_count_together", Topology::Zookeeper, |cluster| {
+        Box::pin(curator::curator_and_we_count_together(cluster))
     }),
     ("a_hand_over_costs_the_same_with_many_waiters", Topology::Zookeeper, |cluster| {
         Box::pin(a_hand_over_costs_the_same_with_many_waiters(cluster))

@@ -1,0 +1,88 @@
+//! Curator itself, in a Java process, on the same locks.
+//!
+//! It needs `java`, `javac`, `mvn` and Maven Central, and is run where it is asked for:
+//! `TENURE_INTEROP=curator cargo test -p tenure-conformance --test zookeeper -- curator::`.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use tenure::Attempt;
+use tenure_conformance::bench::{soon, until_waiters};
+use tenure_conformance::java::{Peer, not_wanted};
+use tenure_servers::Cluster;
+
+use crate::{Done, stranger, take, url};
+
+fn start(cluster: &Cluster) -> Result<Peer> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/zookeeper/curator");
+    Peer::start(&source, Path::new(env!("CARGO_TARGET_TMPDIR")), &cluster.hosts())
+}
+
+/// Ours, theirs, ours: everybody is served in the order of asking.
+pub(crate) async fn curator_and_we_queue_in_one_order(cluster: &Cluster) -> Result<Done> {
+    if let Some(reason) = not_wanted("curator") {
+        return Ok(Done::Ignored(reason));
+    }
+    let client = tenure::connect(&url(cluster)).await?;
+    let (lock, mut java) = (client.lock("k"), start(cluster)?);
+    for _ in 0..5 {
+        java.ask("lock a /locks/k", "a locked").await?;
+        ensure!(matches!(lock.try_acquire().await?, Attempt::Busy(_)), "two holders");
+        let first = tokio::spawn(lock.acquire());
+        until_waiters(&lock, 1).await?;
+        java.tell("lock b /locks/k")?;
+        until_waiters(&lock, 2).await?;
+        let last = tokio::spawn(lock.acquire());
+        until_waiters(&lock, 3).await?;
+        java.ask("unlock a /locks/k", "a unlocked").await?;
+        let guard = soon("our turn", first).await???;
+        java.ask("try a /locks/k", "a busy").await?;
+        guard.release().await?;
+        java.hear("b locked").await?;
+        ensure!(!last.is_finished(), "two holders");
+        java.ask("unlock b /locks/k", "b unlocked").await?;
+        soon("our second turn", last).await???.release().await?;
+    }
+    Ok(Done::Well)
+}
+
+/// Three threads of Curator and three tasks of ours each add to one number, in two steps.
+pub(crate) async fn curator_and_we_count_together(cluster: &Cluster) -> Result<Done> {
+    if let Some(reason) = not_wanted("curator") {
+        return Ok(Done::Ignored(reason));
+    }
+    let client = tenure::connect(&url(cluster)).await?;
+    let mut java = start(cluster)?;
+    ensure!(stranger(cluster)?.create("/total", "0", 0)?.is_ok());
+    take(&client.lock("k")).await?.release().await?;
+    for thread in ["a", "b", "c"] {
+        java.tell(&format!("count {thread} /locks/k 100"))?;
+    }
+    let hosts = cluster.hosts();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let (lock, hosts) = (client.lock("k"), hosts.clone());
+        tasks.spawn(async move {
+            let zookeeper = zookeeper_client::Client::connect(&hosts).await?;
+            for _ in 0..100 {
+                let guard = lock.acquire().await?;
+                let (data, _) = zookeeper.get_data("/total").await?;
+                let total: u64 = String::from_utf8(data)?.parse()?;
+                let next = (total + 1).to_string();
+                zookeeper.set_data("/total", next.as_bytes(), None).await?;
+                guard.release().await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    for _ in 0..3 {
+        let answer = java.next().await?;
+        ensure!(answer.ends_with(" counted"), "{answer}");
+    }
+    let (data, _) = zookeeper_client::Client::connect(&hosts).await?.get_data("/total").await?;
+    ensure!(data == b"600", "steps were lost: {} of 600", String::from_utf8_lossy(&data));
+    Ok(Done::Well)
+}
