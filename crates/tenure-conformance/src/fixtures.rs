@@ -51,7 +51,7 @@ pub fn all() -> Vec<Fixture> {
         Fixture { name: "redis-sentinel", start: || Box::pin(server(Topology::RedisSentinel, "")) },
         Fixture {
             name: "redlock",
-            start: || Box::pin(server(Topology::Redis5, "nodes=durable&response=500ms")),
+            start: || Box::pin(server(Topology::Redis5, "nodes=durable&response=2s")),
         },
         Fixture { name: "etcd", start: || Box::pin(server(Topology::Etcd, "")) },
         Fixture { name: "etcd3", start: || Box::pin(server(Topology::Etcd3, "")) },

@@ -18,8 +18,8 @@ pub fn not_wanted(peer: &str) -> Option<String> {
     (!wanted).then_some(advice)
 }
 
-/// A Java program that obeys lines on its input, and answers each by a line when it is done. It ends
-/// with this value.
+/// A Java program that obeys lines on its input, and answers each by a line when it is done. It
+/// ends with this value.
 #[derive(Debug)]
 pub struct Peer {
     process: Child,

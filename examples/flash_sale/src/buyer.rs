@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Signal, set_parent_process_death_signal};
-use tenure::{Client, Guard};
+use tenure::{Client, Config, Guard};
 
 use crate::shop::{self, Shop};
 
@@ -48,7 +48,9 @@ pub(crate) async fn buy(job: Job) -> Result<()> {
     // One that is stopped cannot see that the sale was broken off.
     set_parent_process_death_signal(Some(Signal::KILL)).ok();
     let shop = shop::open(&job.shop).await?;
-    let client = tenure::connect(&job.locks).await?;
+    // The leases are short for a show, and a busy machine shall not end it.
+    let config: Config = job.locks.parse()?;
+    let client = config.outage(Duration::from_secs(30)).connect().await?;
     let mut buyer = Buyer { job, shop, client, orders: stdin().lines() };
     println!("ready");
     while let Some(order) = buyer.orders.next() {

@@ -74,4 +74,4 @@ async fn sell(args: Args) -> Result<bool> {
 }
 
 /// Short, so that a pause past it does not take long to watch.
-const LEASE: Duration = Duration::from_millis(500);
+const LEASE: Duration = Duration::from_secs(1);
