@@ -44,6 +44,11 @@ impl Lanes {
         })
     }
 
+    /// How many connections there can be.
+    pub(super) fn most(&self) -> usize {
+        self.settings.connections
+    }
+
     /// Runs a statement on the connection that has least to do.
     pub(super) async fn ask(
         self: &Arc<Self>,

@@ -104,14 +104,18 @@ pub(super) async fn release(lanes: &Arc<Lanes>, claim: &Claim) -> Result<bool> {
     lanes.bells.forget(claim.owner);
     let values = || values![claim.key.as_str().as_bytes().to_vec(), claim.owner.to_string()];
     let sql = if claim.doubtful { &sql::RELEASE_DOUBTFUL } else { &sql::RELEASE };
-    let rows = match lanes.ask(sql, values()).await {
-        // An idle connection may have died unnoticed. Giving back twice does no harm, and this way
-        // of doing it also finds out that the first time was enough.
-        Err(error) if error.kind() == ErrorKind::Unavailable => {
-            lanes.ask(&sql::RELEASE_DOUBTFUL, values()).await?
+    let mut answer = lanes.ask(sql, values()).await;
+    // Idle connections may have died unnoticed, all of them. Giving back twice does no harm, and this
+    // way of doing it also finds out that the first time was enough.
+    for _ in 0..lanes.most() {
+        match answer {
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                answer = lanes.ask(&sql::RELEASE_DOUBTFUL, values()).await;
+            }
+            _ => break,
         }
-        answer => answer?,
-    };
+    }
+    let rows = answer?;
     rows.first().map_or(Ok(false), |row| get(row, 0))
 }
 
