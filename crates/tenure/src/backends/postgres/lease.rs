@@ -105,8 +105,8 @@ pub(super) async fn release(lanes: &Arc<Lanes>, claim: &Claim) -> Result<bool> {
     let values = || values![claim.key.as_str().as_bytes().to_vec(), claim.owner.to_string()];
     let sql = if claim.doubtful { &sql::RELEASE_DOUBTFUL } else { &sql::RELEASE };
     let mut answer = lanes.ask(sql, values()).await;
-    // Idle connections may have died unnoticed, all of them. Giving back twice does no harm, and this
-    // way of doing it also finds out that the first time was enough.
+    // Idle connections may have died unnoticed, all of them. Giving back twice does no harm, and
+    // this way of doing it also finds out that the first time was enough.
     for _ in 0..lanes.most() {
         match answer {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
