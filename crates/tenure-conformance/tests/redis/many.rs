@@ -16,7 +16,8 @@ cases! {
 }
 
 async fn a_lock_on_a_replica_survives_a_failover(cluster: &Cluster) -> Result<()> {
-    let (one, two) = (connect(cluster, "replicas=1").await?, connect(cluster, "").await?);
+    // Both of them have it, so that it does not matter which one is promoted.
+    let (one, two) = (connect(cluster, "replicas=2").await?, connect(cluster, "").await?);
     let guard = take(&one, "k", SECOND * 20).await?;
     let waiter = wait_for(&two, "k", SECOND * 20);
     until_waiters(&one.lock("k"), 1).await?;
@@ -33,7 +34,7 @@ async fn a_lock_on_a_replica_survives_a_failover(cluster: &Cluster) -> Result<()
 }
 
 async fn a_killed_master_is_replaced_and_the_lock_goes_on(cluster: &Cluster) -> Result<()> {
-    let client = connect(cluster, "replicas=1").await?;
+    let client = connect(cluster, "replicas=2").await?;
     let guard = take(&client, "k", SECOND * 20).await?;
     let old = cluster.leader()?.context("a master")?;
     old.kill()?;
