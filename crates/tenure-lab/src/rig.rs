@@ -61,7 +61,7 @@ impl Rig {
     pub fn server(&self) -> String {
         let Some(cluster) = &self.cluster else { return String::new() };
         let version = version(cluster).unwrap_or_default();
-        format!("{} {version}", cluster.topology()).trim_end().to_owned()
+        named(cluster.topology(), &version)
     }
 
     /// A folder for what belongs to the run.
@@ -76,7 +76,9 @@ impl Rig {
 
     /// A way to the servers for one client alone.
     pub(crate) fn link(&self) -> Result<Link> {
-        let Some(cluster) = &self.cluster else {
+        // Whoever asks sentinels goes where they say.
+        let direct = self.topology == Some(Topology::RedisSentinel);
+        let Some(cluster) = self.cluster.as_ref().filter(|_| !direct) else {
             return Ok(Link { url: self.direct(), proxies: Vec::new() });
         };
         let mut proxies = Vec::new();
@@ -91,23 +93,17 @@ impl Rig {
         Ok(Link { url, proxies: proxies.into_iter().map(|(_, proxy)| proxy).collect() })
     }
 
-    /// A way to one node alone, as if it were the only one.
-    pub(crate) fn link_to(&self, node: usize) -> Result<Link> {
-        let node = self.cluster()?.nodes().get(node).context("no such node")?;
-        let proxy = node.proxy()?;
-        let url = match self.lock.make {
-            Make::Classical(..) => proxy.address(),
-            Make::Own(options) => format!("redis://{}?{options}", proxy.address()),
-        };
-        Ok(Link { url, proxies: vec![proxy] })
-    }
-
     /// What a client is told: a URL of tenure's, or addresses for a scheme by hand.
     fn url(&self, address: &dyn Fn(&str) -> String) -> String {
         let nodes: Vec<_> =
             self.cluster.iter().flat_map(Cluster::members).map(|node| node.address()).collect();
         let options = match self.lock.make {
             Make::Classical(..) => {
+                if let (Some(Topology::RedisSentinel), Some(cluster)) =
+                    (self.topology, &self.cluster)
+                {
+                    return cluster.url();
+                }
                 let addresses: Vec<_> = nodes.iter().map(|node| address(node)).collect();
                 return addresses.join(",");
             }
@@ -149,6 +145,28 @@ impl Link {
 
     pub(crate) fn heal(&self) -> Result<()> {
         self.each(Proxy::heal)
+    }
+}
+
+/// What people call it.
+fn named(topology: Topology, version: &str) -> String {
+    let server = match topology.server() {
+        "consul" => "Consul",
+        "mariadb" => "MariaDB",
+        "postgres" => "PostgreSQL",
+        "redis" => "Redis",
+        "zookeeper" => "ZooKeeper",
+        other => other,
+    };
+    let server = format!("{server} {version}").trim_end().to_owned();
+    match topology {
+        Topology::Redis5 => format!("five {server} masters"),
+        Topology::RedisCluster => format!("{server} Cluster"),
+        Topology::RedisSentinel => format!("{server} with Sentinel"),
+        Topology::Consul3 | Topology::Etcd3 | Topology::Zookeeper3 => {
+            format!("{server}, three servers")
+        }
+        _ => server,
     }
 }
 

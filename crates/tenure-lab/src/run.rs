@@ -90,13 +90,14 @@ pub fn play(
     };
     let lease = rigs.lease.unwrap_or_else(|| scenario.lease(lock));
     let limit = scenario.limit(lock, lease);
+    let server = rig.server();
     let mut stage = Stage::set(&rig, lock, (lease, limit), program)?;
     (scenario.play)(&mut stage)?;
     let header = Header {
         scenario: scenario.name.to_owned(),
         about: scenario.about.to_owned(),
         lock: lock.name.to_owned(),
-        server: rig.server(),
+        server,
         seed: 0,
         expected: expected.replace('/', "|"),
         lease: 0,

@@ -63,6 +63,7 @@ const CELLS: &[(&str, &str)] = &[
     ("session-killed", "redis"),
     ("session-killed", "sqlite"),
     ("failover", "redis"),
+    ("failover", "redis-replicas"),
     ("failover", "redis-unique"),
     ("amnesia", "redis"),
     ("amnesia", "redis-unique"),

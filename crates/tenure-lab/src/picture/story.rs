@@ -4,7 +4,7 @@ use super::headline::{duration, sentence};
 use super::lanes::brief;
 use crate::check::Report;
 use crate::check::holds::{Hold, Holds};
-use crate::check::liveness::Recovery;
+use crate::check::liveness::{Cause, Recovery};
 use crate::history::{History, Register, What};
 use crate::verdict::Verdict;
 
@@ -12,6 +12,11 @@ use crate::verdict::Verdict;
 pub(super) fn caption(report: &Report, verdict: Verdict) -> String {
     match verdict {
         Verdict::Overlap | Verdict::Broken => harm(report, verdict),
+        Verdict::Stuck | Verdict::Longer if never_held(report) => format!(
+            "Never did two clients hold at once. Who asked was told that it did not get the lock; \
+             nobody could go on for {}.",
+            longest(report)
+        ),
         Verdict::Stuck => format!(
             "Never did two clients hold at once. But nobody could go on for {}: the server kept \
              the lock until the lease of a holder that was gone had ended.",
@@ -37,6 +42,12 @@ pub(super) fn caption(report: &Report, verdict: Verdict) -> String {
         }
         Verdict::Inapplicable => "This cannot happen to this lock.".to_owned(),
     }
+}
+
+/// Whether the worst gap is one before anybody held.
+fn never_held(report: &Report) -> bool {
+    let worst = report.liveness.gaps.iter().find(|gap| gap.recovery == report.liveness.worst);
+    worst.is_some_and(|gap| gap.cause == Cause::Start)
 }
 
 fn longest(report: &Report) -> String {

@@ -2,6 +2,7 @@
 
 mod crash;
 mod crowd;
+mod failover;
 mod net;
 mod pause;
 mod sale;
@@ -41,8 +42,8 @@ pub(crate) enum Needs {
     Own,
     /// It restarts one that keeps nothing on disk.
     Amnesia,
-    /// Two servers, the second of which follows the first.
-    Replica,
+    /// A master with replicas, watched by sentinels.
+    Sentinel,
     /// Three servers that elect a leader.
     Ensemble,
 }
@@ -84,7 +85,7 @@ impl Scenario {
             (Needs::Ensemble, Topology::Etcd) => Some(Topology::Etcd3),
             (Needs::Ensemble, Topology::Consul) => Some(Topology::Consul3),
             (Needs::Ensemble, Topology::Zookeeper) => Some(Topology::Zookeeper3),
-            (Needs::Replica, Topology::Redis) => Some(server::REPLICA),
+            (Needs::Sentinel, Topology::Redis) => Some(Topology::RedisSentinel),
             (_, topology) => Some(topology),
         }
     }
@@ -235,10 +236,18 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "failover",
         id: "F05",
-        about: "the master dies before its replica has heard of the lock",
-        needs: Needs::Replica,
+        about: "the master dies, cut off from its replicas; Sentinel promotes one of them",
+        needs: Needs::Sentinel,
         lasts: Lasts::Long,
-        play: server::failover,
+        play: failover::cut,
+    },
+    Scenario {
+        name: "failover-slow",
+        id: "F05",
+        about: "the same, with a link that is slow and not cut",
+        needs: Needs::Sentinel,
+        lasts: Lasts::Long,
+        play: failover::slow,
     },
     Scenario {
         name: "amnesia",

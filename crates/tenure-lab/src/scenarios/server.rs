@@ -1,10 +1,10 @@
-//! The server forgets, jumps in time, or loses its leader: F05 to F09, F15, F17, F20.
+//! The server forgets, jumps in time, or loses its leader: F06 to F09, F15, F17, F20.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use tenure_servers::Node;
 use tenure_servers::wire::redis::{Value, ask};
-use tenure_servers::{Node, Topology};
 
 use super::crash::take_over;
 use crate::stage::{Answer, SERVER, Stage};
@@ -103,41 +103,6 @@ fn fill(node: &Node) -> Result<()> {
     bail!("the server never became full")
 }
 
-/// The master dies with a link to its replica that was cut before A got its lock. The replica takes
-/// over, and B asks there. The lab itself plays the sentinel.
-pub(super) fn failover(stage: &mut Stage<'_>) -> Result<()> {
-    let [master, replica] = [0, 1].map(|node| stage.rig.cluster().map(|c| &c.nodes()[node]));
-    let (master, replica) = (master?, replica?);
-    let between = master.proxy()?;
-    let port = between.port().to_string();
-    ask(replica.port(), &["REPLICAOF", "127.0.0.1", &port])?;
-    wait_follows(replica)?;
-    let (to_master, to_replica) = (stage.rig.link_to(0)?, stage.rig.link_to(1)?);
-    stage.client_on("A", to_master, &[])?;
-    stage.fault("F05", "the link from master to replica is cut", SERVER);
-    between.cut();
-    stage.enter("A")?;
-    stage.blow("F05", "the master dies, the replica takes over", SERVER);
-    master.kill()?;
-    ask(replica.port(), &["REPLICAOF", "NO", "ONE"])?;
-    stage.client_on("B", to_replica, &[])?;
-    overlap(stage)
-}
-
-fn wait_follows(replica: &Node) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(20);
-    loop {
-        let info = ask(replica.port(), &["INFO", "replication"])?;
-        if info.text().is_some_and(|text| text.contains("master_link_status:up")) {
-            return Ok(());
-        }
-        if Instant::now() > end {
-            bail!("the replica does not follow");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// The holder dies, and the leader of the servers with it.
 pub(super) fn leader_lost(stage: &mut Stage<'_>) -> Result<()> {
     hold(stage)?;
@@ -157,7 +122,7 @@ fn hold(stage: &mut Stage<'_>) -> Result<()> {
 }
 
 /// A has looked at its lock and read. If B gets in now, both write.
-fn overlap(stage: &mut Stage<'_>) -> Result<()> {
+pub(super) fn overlap(stage: &mut Stage<'_>) -> Result<()> {
     // A server that was hurt needs a moment; whoever is busy is told so at once.
     let answer = loop {
         match stage.attempt("B")? {
@@ -179,6 +144,3 @@ fn both_write(stage: &mut Stage<'_>) -> Result<()> {
     stage.write_blind("A")?;
     stage.finish_work("B")
 }
-
-/// Whether this topology is one that the lab can make a replica of.
-pub(super) const REPLICA: Topology = Topology::Redis5;

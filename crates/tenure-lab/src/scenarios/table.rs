@@ -21,8 +21,11 @@ pub(super) fn expected(scenario: &str, lock: &str) -> Result<&'static str, &'sta
 
 fn why_not(scenario: &str, lock: &str) -> &'static str {
     match (scenario, lock) {
-        ("failover", "redlock" | "redlock-classic") => "its nodes do not follow each other",
-        ("failover", _) => "the lab makes replicas of Redis only",
+        ("failover" | "failover-slow", "redlock" | "redlock-classic") => {
+            "its nodes do not follow each other"
+        }
+        ("failover" | "failover-slow", _) => "the lab makes replicas of Redis only",
+        (_, "redis-replicas") => "as `redis`; the lab does not stand between it and its sentinels",
         ("amnesia", "consul") => "a development agent keeps nothing, and nobody runs one",
         ("amnesia", "sqlite") => "there is no server",
         ("clock-forward" | "clock-back", "sqlite") => "there is no server",
@@ -38,33 +41,35 @@ fn why_not(scenario: &str, lock: &str) -> &'static str {
 }
 
 /// The columns are the locks in their order:
-/// setnx-expire, getset, script, set-nx, unique, watchdog, redlock-classic; sqlite, redis, redlock;
+/// setnx-expire, getset, script, set-nx, unique, watchdog, redlock-classic; sqlite, redis,
+/// redis-replicas, redlock;
 /// postgres, postgres-session, postgres-row; mysql, mysql-session; zookeeper-ephemeral, zookeeper;
 /// etcd, consul.
 const TABLE: &str = "
-oversell        U! U! U! U! U  U  U!   U  U  U    U  U  U    U  U    U  U    U  U
-pause           U! U! U! U! U  U  U!   U  U  U    U  U  U    U  U    U  U    U  U
-wrong-owner     U! U! U! U! ✔  ✔  ✔    ✔  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
-suspend         U! U! U! U! U  U  U!   T  T  T    T  T  T    T  T    T  T    T  T|T+
-crash-between   ∞  T  T  T  T  T  T    –  T  T    T  ✔  ✔    T  ✔    T  T    T  T|T+
-killed          T  T  T  T  T  T  T    ✔  T  T    T  ✔  ✔    T  ✔    T  T    T  T|T+
-dropped         ∞  T  T  T  T  T  T    –  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
-dead-waiters    ✔  ✔  ✔  ✔  ✔  ✔  ✔    ✔  T  ✔|T   T  T  T    T  ✔|T   ✔|T  T    T  ✔|T
-answer-lost     ∞  T  T  T  T  T  ✔    –  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
-late-grant      T+ U! U! U! U  U  T    –  T|T+ T|T+ T|T+ T|T+ ✔ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
-answers-lost    T  T  T  T  T  ∞  T    –  T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
-wakeup-lost     –  –  –  –  –  T  –    –  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
-partition       U! U! U! U! U  U  U!   –  T  T    T  T|T+ T|T+ T T|T+ T  T    T  T|T+
-session-killed  U! U! U! U! U  U  U!   U  U  U    U  U  U    U  U    U  U    U  U
-failover        U! U! U! U! U! U! –    –  U  –    –  –  –    –  –    –  –    –  –
-amnesia         U! U! U! U! U! U! U!   –  U  U    ✔  U  U    ✔  U    ✔  ✔    ✔  –
-clock-forward   U! ✔  U! U! U  U  U!   –  U  U    U  ✔  ✔    –  –    ✔  ✔    –  –
-clock-back      T+ T  T+ T+ T+ T+ T+   –  T+ T+   T+ ✔  ✔    –  –    T  T    –  –
-client-clocks   ✔  U! ✔  ✔  ✔  ✔  ✔    ✔  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
-leader-lost     –  –  –  –  –  –  –    –  –  –    –  –  –    –  –    T|T+ T|T+  T|T+ T|T+
-eviction        U! ✔  U! U! U  U  U!   –  U  U    –  –  –    –  –    –  –    –  –
-herd            $  $  $  $  $  $  –    –  ✔  –    –  –  –    –  –    –  –    –  –
-names           ✔  ✔  ✔  ✔  $  $  ✔    ✔  ✔  ✔    ✔  ✔  ✔    ✔  ✔    ✔  ✔    ✔  ✔
+oversell        U! U! U! U! U  U  U!  U  U  U  U   U  U  U   U  U   U  U   U  U
+pause           U! U! U! U! U  U  U!  U  U  U  U   U  U  U   U  U   U  U   U  U
+wrong-owner     U! U! U! U! ✔  ✔  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
+suspend         U! U! U! U! U  U  U!  T  T  T  T   T  T  T   T  T   T  T   T  T|T+
+crash-between   ∞  T  T  T  T  T  T   –  T  –  T   T  ✔  ✔   T  ✔   T  T   T  T|T+
+killed          T  T  T  T  T  T  T   ✔  T  T  T   T  ✔  ✔   T  ✔   T  T   T  T|T+
+dropped         ∞  T  T  T  T  T  T   –  ✔  –  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
+dead-waiters    ✔  ✔  ✔  ✔  ✔  ✔  ✔   ✔  T  T  ✔|T  T  T  T   T  ✔|T  ✔|T T   T  ✔|T
+answer-lost     ∞  T  T  T  T  T  ✔   –  ✔  –  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
+late-grant      T+ U! U! U! U U T – T|T+ – T|T+ T|T+ T|T+ ✔ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
+answers-lost    T T T T T ∞ T – T|T+ – T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
+wakeup-lost     –  –  –  –  –  T  –   –  ✔  –  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
+partition       U! U! U! U! U  U  U!  –  T  –  T   T  T|T+ T|T+  T  T|T+  T  T   T  T|T+
+session-killed  U! U! U! U! U  U  U!  U  U  U  U   U  U  U   U  U   U  U   U  U
+failover        U! U! U! U! U! U! –   –  U  T|T+ –   –  –  –   –  –   –  –   –  –
+failover-slow   U! U! U! U! U! U! –   –  U  ✔|T|T+ –   –  –  –   –  –   –  –   –  –
+amnesia         U! U! U! U! U! U! U!  –  U  –  U   ✔  U  U   ✔  U   ✔  ✔   ✔  –
+clock-forward   U! ✔  U! U! U  U  U!  –  U  –  U   U  ✔  ✔   –  –   ✔  ✔   –  –
+clock-back      T+ T  T+ T+ T+ T+ T+  –  T+ –  T+  T+ ✔  ✔   –  –   T  T   –  –
+client-clocks   ✔  U! ✔  ✔  ✔  ✔  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
+leader-lost     –  –  –  –  –  –  –   –  –  –  –   –  –  –   –  –   T|T+ T|T+  T|T+ T|T+
+eviction        U! ✔  U! U! U  U  U!  –  U  –  U   –  –  –   –  –   –  –   –  –
+herd            $  $  $  $  $  $  –   –  ✔  –  –   –  –  –   –  –   –  –   –  –
+names           ✔  ✔  ✔  ✔  $  $  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
 ";
 
 #[cfg(test)]

@@ -76,11 +76,14 @@ impl Lock {
         matches!(self.make, Make::Own(_))
     }
 
-    /// A classical scheme on the servers at these addresses.
+    /// A classical scheme on the servers at these addresses, or on the master that sentinels name.
     pub(crate) fn by_hand(&self, addresses: &str) -> Option<(Arc<dyn Backend>, Habits)> {
         let Make::Classical(make, habits) = self.make else { return None };
-        let wires = addresses.split(',').map(|address| Wire::new(address, ANSWER_LONGEST));
-        Some((make(wires.collect()), habits))
+        let wires = match Wire::watched(addresses, ANSWER_LONGEST) {
+            Some(wire) => vec![wire],
+            None => addresses.split(',').map(|at| Wire::new(at, ANSWER_LONGEST)).collect(),
+        };
+        Some((make(wires), habits))
     }
 }
 
@@ -140,6 +143,13 @@ pub static LOCKS: &[Lock] = &[
     },
     own("sqlite", "tenure on a file of this machine", None, 1000, ""),
     own("redis", "tenure on one Redis", Some(Topology::Redis), 1000, ""),
+    own(
+        "redis-replicas",
+        "tenure on Redis with Sentinel: a grant counts when a replica has it",
+        Some(Topology::RedisSentinel),
+        1000,
+        REPLICAS,
+    ),
     own("redlock", "tenure on five Redis masters", Some(Topology::Redis5), 2000, REDLOCK),
     own("postgres", "a row with an expiry", Some(Topology::Postgres), 1000, "mode=lease"),
     own("postgres-session", "advisory lock", Some(Topology::Postgres), 2000, "mode=session"),
@@ -215,5 +225,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How long code by hand waits for an answer: longer than any lease here, as by default in most
 /// client libraries.
 const ANSWER_LONGEST: Duration = Duration::from_secs(8);
+/// Half of the time for an answer is given to the replica.
+const REPLICAS: &str = "replicas=1&response=4s";
 /// The nodes keep what they were told; answers may be slow on a busy machine.
 const REDLOCK: &str = "nodes=durable&response=500ms";

@@ -144,7 +144,11 @@ impl Client {
                 self.holds.borrow_mut().insert(hold, Rc::new(held));
                 self.say(What::Granted { hold, token, deadline: Some(deadline) });
             }
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
+            // A grant that was undone is an answer, and a clear one.
+            Err(error)
+                if error.kind() == ErrorKind::Unavailable
+                    && !error.to_string().ends_with("it is undone") =>
+            {
                 self.say(What::Unanswered { hold, why: error.to_string() });
             }
             Err(error) => self.say(What::Refused { hold, why: error.to_string() }),

@@ -1,0 +1,147 @@
+//! A master that dies before its replicas have heard of the lock (F05), and Sentinel that promotes
+//! one of them.
+//!
+//! Killing alone proves nothing: on one machine, replication is faster than any kill, and the
+//! kernel still sends what a dead process has written. So the link between the master and its
+//! replicas goes through a proxy of the lab's, and is cut or slow before the lock is taken.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tenure_servers::wire::redis::{Value, ask};
+use tenure_servers::{Node, Proxy, Role, wait_until};
+
+use super::crash::take_over;
+use super::server::overlap;
+use crate::stage::{SERVER, Stage};
+
+/// The link was cut before A asked, and stays so when the master dies.
+pub(super) fn cut(stage: &mut Stage<'_>) -> Result<()> {
+    failover(stage, "the link from master to replicas is cut", Proxy::cut)
+}
+
+/// Everything arrives later: what is under way when the master dies is lost with it.
+pub(super) fn slow(stage: &mut Stage<'_>) -> Result<()> {
+    failover(stage, "the link from master to replicas is slow", |link| link.delay(SLOW))
+}
+
+fn failover(stage: &mut Stage<'_>, text: &str, hurt: fn(&Proxy)) -> Result<()> {
+    let cluster = stage.rig.cluster()?;
+    let master = cluster.leader()?.context("no master")?;
+    stage.client("A")?;
+    stage.client("B")?;
+    let link = through_proxy(stage, master)?;
+    // So that the next look is fast.
+    stage.look()?;
+    stage.fault("F05", text, SERVER);
+    hurt(&link);
+    let granted = stage.attempt("A")?.is_granted();
+    match granted {
+        true => drop(stage.look()?),
+        // B fares no better, unless the link is a little faster for it.
+        false if stage.attempt("B")?.is_granted() => drop(stage.release("B")?),
+        false => {}
+    }
+    stage.blow("F05", "the master dies", SERVER);
+    // First what is under way, then the process: the kernel would still send it.
+    link.refuse();
+    master.kill()?;
+    if granted {
+        stage.read("A")?;
+    }
+    patience(stage, ELECTION)?;
+    let heir = cluster.wait_leader(|node| node.name() != master.name())?;
+    wait_role(heir)?;
+    stage.blow("F05", "Sentinel promotes a replica", SERVER);
+    // The first look may find out that the lab's own connection is gone.
+    drop(stage.look());
+    stage.look()?;
+    match granted {
+        true => overlap(stage),
+        false => ask_again(stage),
+    }
+}
+
+/// Both were told that nothing came of it: no replica had heard.
+fn ask_again(stage: &mut Stage<'_>) -> Result<()> {
+    stage.ask("A", None)?;
+    if stage.obtain("A")? {
+        stage.read("A")?;
+        stage.finish_work("A")?;
+    }
+    stage.ask("B", None)?;
+    take_over(stage)
+}
+
+/// Lets the replicas follow their master through a link of the lab's.
+fn through_proxy(stage: &Stage<'_>, master: &Node) -> Result<Proxy> {
+    // Sentinels put a replica right that follows another address for as long as this.
+    patience(stage, Duration::from_secs(600))?;
+    let link = master.proxy()?;
+    let port = link.port().to_string();
+    let replicas = stage.rig.cluster()?.members().filter(|node| node.name() != master.name());
+    let replicas: Vec<_> = replicas.collect();
+    for replica in &replicas {
+        tell(replica, &["REPLICAOF", "127.0.0.1", &port])?;
+    }
+    for replica in replicas {
+        wait_until(Duration::from_secs(10), || follows(replica, master, &port))?;
+    }
+    Ok(link)
+}
+
+/// How long sentinels leave a replica alone that follows another address, and half of how long they
+/// wait before they try an election again.
+fn patience(stage: &Stage<'_>, patience: Duration) -> Result<()> {
+    let cluster = stage.rig.cluster()?;
+    let (url, millis) = (cluster.url(), patience.as_millis().to_string());
+    let name = url.rsplit('/').next().unwrap_or_default();
+    for sentinel in cluster.nodes().iter().filter(|node| node.role() == Role::Sentinel) {
+        tell(sentinel, &["SENTINEL", "SET", name, "failover-timeout", &millis])?;
+    }
+    Ok(())
+}
+
+/// Whether what the master says now reaches the replica by that port.
+fn follows(replica: &Node, master: &Node, port: &str) -> Result<()> {
+    // A message moves the stream on and leaves no key behind.
+    tell(master, &["PUBLISH", "tenure:lab", ""])?;
+    let (its, own) = (replication(replica)?, replication(master)?);
+    let of = |info: &str, name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_default().trim().to_owned()
+    };
+    let number = |text: String| text.parse::<u64>().unwrap_or(0);
+    let up = of(&its, "master_link_status") == "up" && of(&its, "master_port") == port;
+    let heard = number(of(&its, "slave_repl_offset"));
+    match up && heard > 0 && heard >= number(of(&own, "master_repl_offset")) {
+        true => Ok(()),
+        false => bail!("{} does not follow", replica.name()),
+    }
+}
+
+fn replication(node: &Node) -> Result<String> {
+    let info = tell(node, &["INFO", "replication"])?;
+    Ok(info.text().unwrap_or_default().to_owned())
+}
+
+/// Sentinels name the new master before it is one.
+fn wait_role(node: &Node) -> Result<()> {
+    wait_until(Duration::from_secs(10), || match replication(node)?.contains("role:master") {
+        true => Ok(()),
+        false => bail!("{} is not a master yet", node.name()),
+    })
+}
+
+fn tell(node: &Node, words: &[&str]) -> Result<Value> {
+    match ask(node.port(), words)? {
+        Value::Error(reason) => bail!("{}: {reason}", words.join(" ")),
+        value => Ok(value),
+    }
+}
+
+/// Longer than a busy machine takes from the grant to the death of the master; a grant that waits
+/// for a replica takes twice this.
+const SLOW: Duration = Duration::from_millis(700);
+/// Two elections at once are tried again after twice this.
+const ELECTION: Duration = Duration::from_secs(1);
