@@ -12,7 +12,7 @@ use crate::history::{Header, History};
 use crate::rig::Rig;
 use crate::scenarios::{Needs, Scenario};
 use crate::schemes::Lock;
-use crate::stage::Stage;
+use crate::stage::{Stage, Unplayable};
 use crate::verdict::{Judgement, Outcome};
 
 /// What came of a cell.
@@ -92,7 +92,10 @@ pub fn play(
     let limit = scenario.limit(lock, lease);
     let server = rig.server();
     let mut stage = Stage::set(&rig, lock, (lease, limit), program)?;
-    (scenario.play)(&mut stage)?;
+    match (scenario.play)(&mut stage) {
+        Err(error) if is_missing(&error) => return Ok(Played::Skipped(format!("{error:#}"))),
+        played => played?,
+    }
     let header = Header {
         scenario: scenario.name.to_owned(),
         about: scenario.about.to_owned(),
@@ -108,6 +111,12 @@ pub fn play(
     let report = check::check(&history);
     let judgement = Judgement::of(&history.header, &report);
     Ok(Played::Run(Box::new(Run { history, report, judgement })))
+}
+
+/// Whether a run went wrong because something that it needs is not here.
+fn is_missing(error: &anyhow::Error) -> bool {
+    let server = error.downcast_ref::<tenure_servers::Error>();
+    server.is_some_and(tenure_servers::Error::is_missing) || error.is::<Unplayable>()
 }
 
 impl Rigs {

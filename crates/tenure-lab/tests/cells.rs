@@ -58,6 +58,7 @@ const CELLS: &[(&str, &str)] = &[
     ("pause", "redis-unique"),
     ("pause", "redis-watchdog"),
     ("pause", "sqlite"),
+    ("suspend", "redis-deadline"),
     ("partition", "redis-script"),
     ("late-grant", "redis-unique"),
     ("session-killed", "redis"),

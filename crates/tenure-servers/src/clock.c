@@ -1,8 +1,9 @@
-/* A wall clock that can be moved while the process runs; loaded before libc.
+/* Clocks that can be moved while the process runs; loaded before libc.
  *
- * The file named by TENURE_CLOCK_FILE holds one native int64: microseconds to add to
- * CLOCK_REALTIME. It is mapped, so that writing it moves the clock at once. CLOCK_MONOTONIC is
- * left alone. No libc call in here: allocators read the clock while they initialise, and asking
+ * The file named by TENURE_CLOCK_FILE holds two native int64: microseconds to add to
+ * CLOCK_REALTIME, and microseconds to add to CLOCK_MONOTONIC, below zero for a machine that has
+ * slept. It is mapped, so that writing it moves the clocks at once. CLOCK_BOOTTIME, which runs
+ * while a machine sleeps, is left alone. No libc call in here: allocators read the clock while they initialise, and asking
  * libc for anything that allocates would wait for a lock that this very thread holds.
  */
 #include <fcntl.h>
@@ -61,23 +62,26 @@ static void map(void) {
     if (!name) return;
     long file = call(SYS_openat, AT_FDCWD, (long)name, O_RDONLY | O_CLOEXEC, 0, 0, 0);
     if (file < 0) return;
-    long address = call(SYS_mmap, 0, sizeof *mapped, PROT_READ, MAP_SHARED, file, 0);
+    long address = call(SYS_mmap, 0, 2 * sizeof *mapped, PROT_READ, MAP_SHARED, file, 0);
     call(SYS_close, file, 0, 0, 0, 0, 0);
     if (address > 0 || address < -4095) mapped = (volatile int64_t *)address;
 }
 
-static int64_t offset_us(void) {
+static int64_t offset_us(int which) {
     if (!mapped && !tried && environ) {
         tried = 1;
         map();
     }
-    return mapped ? *mapped : 0;
+    return mapped ? mapped[which] : 0;
 }
 
 int clock_gettime(clockid_t id, struct timespec *now) {
     if (call(SYS_clock_gettime, id, (long)now, 0, 0, 0, 0) < 0) return -1;
-    if (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE) {
-        int64_t offset = offset_us();
+    int wall = id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE;
+    int steady =
+        id == CLOCK_MONOTONIC || id == CLOCK_MONOTONIC_COARSE || id == CLOCK_MONOTONIC_RAW;
+    if (wall || steady) {
+        int64_t offset = offset_us(steady);
         now->tv_sec += offset / 1000000;
         now->tv_nsec += offset % 1000000 * 1000;
         if (now->tv_nsec >= 1000000000) now->tv_nsec -= 1000000000, now->tv_sec++;

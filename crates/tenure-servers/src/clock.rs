@@ -1,4 +1,4 @@
-//! A wall clock of its own for one server: a small shared object, loaded into the process before
+//! Clocks of its own for one process: a small shared object, loaded into the process before
 //! libc, that adds an offset from a file to every answer. Compiled here with the host's `cc`.
 
 use std::fs::{self, File};
@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::get;
@@ -20,7 +21,7 @@ impl Clock {
     /// Makes the file that the shim reads.
     pub(crate) fn create(path: &Path) -> std::io::Result<Self> {
         let offset = File::create(path)?;
-        offset.write_all_at(&0i64.to_ne_bytes(), 0)?;
+        offset.write_all_at(&[0; 16], 0)?;
         Ok(Self { offset })
     }
 
@@ -30,6 +31,14 @@ impl Clock {
         // The server has the file mapped: one write of eight bytes is seen whole.
         self.offset.write_all_at(&offset_us.to_ne_bytes(), 0)
     }
+}
+
+/// Lets the monotonic clock of the processes with this file stand for so long, as if the machine
+/// had slept.
+pub(crate) fn sleep(path: &Path, span: Duration) -> std::io::Result<()> {
+    let offset_us = -i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+    let file = File::options().write(true).open(path)?;
+    file.write_all_at(&offset_us.to_ne_bytes(), 8)
 }
 
 /// The shared object, compiled if it is not there yet.

@@ -97,6 +97,16 @@ pub fn shifted_clock(
     Ok([("LD_PRELOAD", shim.into()), ("TENURE_CLOCK_FILE", file.into())])
 }
 
+/// Lets the monotonic clock of a program that was started with [`shifted_clock`] and this file
+/// stand for so long altogether, while its boot clock and its wall clock go on: what a program sees
+/// of a machine that has slept. To be called while the program is stopped.
+///
+/// # Errors
+/// When the file is not there.
+pub fn sleeping_clock(file: &std::path::Path, slept: std::time::Duration) -> Result<()> {
+    clock::sleep(file, slept).map_err(|error| Error::failed("let a clock stand", error))
+}
+
 /// Removes this file or folder when the process ends, however it ends.
 pub fn remove_at_exit(path: &std::path::Path) {
     guardian::remove_at_exit(path);

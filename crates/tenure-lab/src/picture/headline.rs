@@ -90,9 +90,7 @@ fn stuck(report: &Report) -> Option<String> {
     match gap.recovery {
         Recovery::Soon if gap.cause == Cause::Ended => Some(format!("free {time}{after}")),
         Recovery::Soon => None,
-        Recovery::Lease | Recovery::Longer if gap.cause == Cause::Start => {
-            Some(format!("not granted for {time}"))
-        }
+        Recovery::Lease if gap.cause == Cause::Start => Some(format!("not granted for {time}")),
         Recovery::Lease if after.is_empty() => Some(format!("stuck until the lease ended, {time}")),
         Recovery::Lease => Some(format!("stuck for {time}{after}")),
         Recovery::Longer => Some(format!("stuck for {time}, longer than the lease")),

@@ -13,8 +13,7 @@ pub(super) fn caption(report: &Report, verdict: Verdict) -> String {
     match verdict {
         Verdict::Overlap | Verdict::Broken => harm(report, verdict),
         Verdict::Stuck | Verdict::Longer if never_held(report) => format!(
-            "Never did two clients hold at once. Who asked was told that it did not get the lock; \
-             nobody could go on for {}.",
+            "Never did two clients hold at once. But nobody who asked got the lock for {}.",
             longest(report)
         ),
         Verdict::Stuck => format!(

@@ -8,7 +8,7 @@ use crate::stage::Stage;
 /// writes and gives back; C asks. Where A's release deletes B's lock, C comes in, B deletes C's,
 /// and so on: the chain reaction.
 pub(super) fn pause(stage: &mut Stage<'_>) -> Result<()> {
-    if !overtake(stage, "F03")? {
+    if !overtake(stage)? {
         return in_turn(stage);
     }
     stage.write_blind("A")?;
@@ -60,12 +60,12 @@ pub(super) fn wrong_owner(stage: &mut Stage<'_>) -> Result<()> {
 
 /// A holds and is stopped past its lease; B holds and has read when A goes on. If nobody gets in
 /// while A is stopped, B still waits.
-fn overtake(stage: &mut Stage<'_>, id: &str) -> Result<bool> {
+fn overtake(stage: &mut Stage<'_>) -> Result<bool> {
     for name in ["A", "B", "C"] {
         stage.client(name)?;
     }
     stage.enter("A")?;
-    stage.stop("A", id)?;
+    stage.stop("A", "F03")?;
     stage.ask("B", None)?;
     let granted = stage.obtain("B")?;
     if granted {
@@ -84,9 +84,20 @@ fn in_turn(stage: &mut Stage<'_>) -> Result<()> {
     stage.finish_work("B")
 }
 
-/// A's machine sleeps past its lease. When it wakes up, A looks at its lock before it writes.
+/// A's machine sleeps past its lease. When it wakes up, A looks at its lock before it writes. A
+/// deadline on a clock that slept too knows nothing of it.
 pub(super) fn suspend(stage: &mut Stage<'_>) -> Result<()> {
-    if !overtake(stage, "F26")? {
+    stage.client_ahead("A", 0)?;
+    stage.client("B")?;
+    stage.enter("A")?;
+    stage.suspend("A", "F26")?;
+    stage.ask("B", None)?;
+    let granted = stage.obtain("B")?;
+    if granted {
+        stage.read("B")?;
+    }
+    stage.wake("A")?;
+    if !granted {
         return in_turn(stage);
     }
     stage.write("A")?;

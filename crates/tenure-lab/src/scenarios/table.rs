@@ -41,35 +41,34 @@ fn why_not(scenario: &str, lock: &str) -> &'static str {
 }
 
 /// The columns are the locks in their order:
-/// setnx-expire, getset, script, set-nx, unique, watchdog, redlock-classic; sqlite, redis,
-/// redis-replicas, redlock;
-/// postgres, postgres-session, postgres-row; mysql, mysql-session; zookeeper-ephemeral, zookeeper;
-/// etcd, consul.
+/// setnx-expire, getset, script, set-nx, unique, deadline, watchdog, redlock-classic; sqlite,
+/// redis, redis-replicas, redlock; postgres, postgres-session, postgres-row; mysql, mysql-session;
+/// zookeeper-ephemeral, zookeeper; etcd, consul.
 const TABLE: &str = "
-oversell        U! U! U! U! U  U  U!  U  U  U  U   U  U  U   U  U   U  U   U  U
-pause           U! U! U! U! U  U  U!  U  U  U  U   U  U  U   U  U   U  U   U  U
-wrong-owner     U! U! U! U! ✔  ✔  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
-suspend         U! U! U! U! U  U  U!  T  T  T  T   T  T  T   T  T   T  T   T  T|T+
-crash-between   ∞  T  T  T  T  T  T   –  T  –  T   T  ✔  ✔   T  ✔   T  T   T  T|T+
-killed          T  T  T  T  T  T  T   ✔  T  T  T   T  ✔  ✔   T  ✔   T  T   T  T|T+
-dropped         ∞  T  T  T  T  T  T   –  ✔  –  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
-dead-waiters    ✔  ✔  ✔  ✔  ✔  ✔  ✔   ✔  T  T  ✔|T  T  T  T   T  ✔|T  ✔|T T   T  ✔|T
-answer-lost     ∞  T  T  T  T  T  ✔   –  ✔  –  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
-late-grant      T+ U! U! U! U U T – T|T+ – T|T+ T|T+ T|T+ ✔ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
-answers-lost    T T T T T ∞ T – T|T+ – T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
-wakeup-lost     –  –  –  –  –  T  –   –  ✔  –  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
-partition       U! U! U! U! U  U  U!  –  T  –  T   T  T|T+ T|T+  T  T|T+  T  T   T  T|T+
-session-killed  U! U! U! U! U  U  U!  U  U  U  U   U  U  U   U  U   U  U   U  U
-failover        U! U! U! U! U! U! –   –  U  T|T+ –   –  –  –   –  –   –  –   –  –
-failover-slow   U! U! U! U! U! U! –   –  U  ✔|T|T+ –   –  –  –   –  –   –  –   –  –
-amnesia         U! U! U! U! U! U! U!  –  U  –  U   ✔  U  U   ✔  U   ✔  ✔   ✔  –
-clock-forward   U! ✔  U! U! U  U  U!  –  U  –  U   U  ✔  ✔   –  –   ✔  ✔   –  –
-clock-back      T+ T  T+ T+ T+ T+ T+  –  T+ –  T+  T+ ✔  ✔   –  –   T  T   –  –
-client-clocks   ✔  U! ✔  ✔  ✔  ✔  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
-leader-lost     –  –  –  –  –  –  –   –  –  –  –   –  –  –   –  –   T|T+ T|T+  T|T+ T|T+
-eviction        U! ✔  U! U! U  U  U!  –  U  –  U   –  –  –   –  –   –  –   –  –
-herd            $  $  $  $  $  $  –   –  ✔  –  –   –  –  –   –  –   –  –   –  –
-names           ✔  ✔  ✔  ✔  $  $  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
+oversell        U! U! U! U! U  U  U  U!  U  U  U  U   U  U  U   U  U   U  U   U  U
+pause           U! U! U! U! U  U  U  U!  U  U  U  U   U  U  U   U  U   U  U   U  U
+wrong-owner     U! U! U! U! ✔  ✔  ✔  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
+suspend         U! U! U! U! U U U U! T T T T T T T T T T T T T|T+
+crash-between   ∞ T T T T T T T – T – T T ✔ ✔ T ✔ T T T T|T+
+killed          T T T T T T T T ✔ T T T T ✔ ✔ T ✔ T T T T|T+
+dropped         ∞  T  T  T  T  T  T  T   –  ✔  –  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
+dead-waiters    ✔  ✔  ✔  ✔  ✔  ✔  ✔  ✔   ✔  T  T  ✔|T  T  T  T   T  ✔|T  ✔|T T   T  ✔|T
+answer-lost     ∞  T  T  T  T  T  T  ✔   –  ✔  –  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
+late-grant      T+ U! U! U! U T U T – T|T+ – T|T+ T|T+ T|T+ ✔ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
+answers-lost    T T T T T T ∞ T – T|T+ – T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
+wakeup-lost     –  –  –  –  –  –  T  –   –  ✔  –  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
+partition       U! U! U! U! U T U U! – T – T T T|T+ T|T+ T T|T+ T T T T|T+
+session-killed  U! U! U! U! U  U  U  U!  U  U  U  U   U  U  U   U  U   U  U   U  U
+failover        U! U! U! U! U! U! U! – – U T|T+ – – – – – – – – – –
+failover-slow   U! U! U! U! U! U! U! – – U ✔|T|T+ – – – – – – – – – –
+amnesia         U! U! U! U! U! U! U! U!  –  U  –  U   ✔  U  U   ✔  U   ✔  ✔   ✔  –
+clock-forward   U! ✔  U! U! U  U  U  U!  –  U  –  U   U  ✔  ✔   –  –   ✔  ✔   –  –
+clock-back      T+ T  T+ T+ T+ T+ T+ T+  –  T+ –  T+  T+ ✔  ✔   –  –   T  T   –  –
+client-clocks   ✔  U! ✔  ✔  ✔  ✔  ✔  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
+leader-lost     – – – – – – – – – – – – – – – – – T|T+ T|T+ T|T+ T|T+
+eviction        U! ✔  U! U! U  U  U  U!  –  U  –  U   –  –  –   –  –   –  –   –  –
+herd            $  $  $  $  $  $  $  –   –  ✔  –  –   –  –  –   –  –   –  –   –  –
+names           ✔  ✔  ✔  ✔  $  $  $  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
 ";
 
 #[cfg(test)]

@@ -52,6 +52,8 @@ pub(crate) struct Habits {
     pub(crate) tokens: bool,
     /// Whether a watchdog renews every third of the lease.
     pub(crate) watchdog: bool,
+    /// Whether it looks at a deadline of its own before each step, kept on `Instant`.
+    pub(crate) deadline: bool,
     /// How often a waiter looks; none if it relies on the scheme's own wake-up.
     pub(crate) looks: Option<Duration>,
     /// Whether all claims of a process are one owner's, as with a re-entrant lock.
@@ -124,12 +126,23 @@ pub static LOCKS: &[Lock] = &[
         |wires| Arc::new(Classical(owned::Unique(one(wires)))),
         Habits { tokens: true, ..NO_TOKENS },
     ),
+    Lock {
+        // So long that a busy machine does not reach the deadline by working.
+        lease: Duration::from_millis(3000),
+        ..classical(
+            "redis-deadline",
+            "5 with a deadline: as 5, and a look at a deadline on `Instant` before each step",
+            "as 5; `Instant` stands still while the machine sleeps",
+            |wires| Arc::new(Classical(owned::Unique(one(wires)))),
+            Habits { tokens: true, deadline: true, ..NO_TOKENS },
+        )
+    },
     classical(
         "redis-watchdog",
         "6: hash with a re-entrant count, watchdog, wake-up by message, token by INCR",
         "as 5; a retry counts twice, a lost message is waited for, the watchdog renews blindly",
         |wires| Arc::new(Classical(owned::Watchdog(one(wires)))),
-        Habits { tokens: true, watchdog: true, looks: None, one_owner: true },
+        Habits { tokens: true, watchdog: true, looks: None, one_owner: true, ..NO_TOKENS },
     ),
     Lock {
         topology: Some(Topology::Redis5),
@@ -217,8 +230,13 @@ async fn left(wire: &Wire, key: &Key) -> Result<Option<Option<Duration>>> {
     })
 }
 
-const NO_TOKENS: Habits =
-    Habits { tokens: false, watchdog: false, looks: Some(LOOK_EVERY), one_owner: false };
+const NO_TOKENS: Habits = Habits {
+    tokens: false,
+    watchdog: false,
+    deadline: false,
+    looks: Some(LOOK_EVERY),
+    one_owner: false,
+};
 
 /// Often enough that waiting for the next look is no part of what is measured.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,6 +24,8 @@ pub(crate) struct Actor {
     pub(crate) link: Link,
     /// The attempt that orders are about.
     pub(crate) hold: u64,
+    /// Since when its machine sleeps.
+    pub(crate) slept: Option<Instant>,
     /// Where in the record the last order was given.
     pub(crate) since: usize,
 }
@@ -46,7 +49,8 @@ impl Actor {
         let output = BufReader::new(child.stdout.take().context("a client has a stdout")?);
         writeln!(orders, "{}", serde_json::to_string(part)?)?;
         let follower = Some(recorder.follow(output));
-        Ok(Actor { child, orders, follower, link, hold: 0, since: recorder.place() })
+        let since = recorder.place();
+        Ok(Actor { child, orders, follower, link, hold: 0, slept: None, since })
     }
 
     pub(crate) fn tell(&mut self, order: &Order) -> Result<()> {
@@ -56,6 +60,13 @@ impl Actor {
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         Ok(kill_process(pid.context("a pid")?, signal)?)
+    }
+
+    /// Whether it is stopped, as the kernel has it.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        // After the name, which is in brackets and may have any letters in it.
+        stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|rest| rest.1.starts_with('T')))
     }
 
     /// Ends it with SIGKILL, also while it is stopped, and hears what it said last.

@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::BufRead;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tenure::{ErrorKind, Guard};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 
-use super::clock::Clock;
+use super::clock::{Clock, nanos};
 use super::naive::{Hold, Naive};
 use super::own::Own;
 use super::part::{Order, Part, end_with_parent, say};
@@ -64,6 +64,8 @@ struct Client {
     locks: Locks,
     holds: RefCell<HashMap<u64, Rc<Held>>>,
     asking: RefCell<HashMap<u64, oneshot::Sender<()>>>,
+    /// When each attempt was asked for, by two clocks.
+    asked: RefCell<HashMap<u64, (Instant, u64)>>,
     resource: RefCell<Connection>,
     /// What was read, by attempt: in the order of the registers, none where refused.
     read: RefCell<HashMap<u64, Vec<Option<u64>>>>,
@@ -95,8 +97,8 @@ impl Client {
             None => Locks::Own(Own::connect(&part, clock).await?),
         };
         let resource = RefCell::new(Connection::open(part.resource)?);
-        let (holds, asking, read) = Default::default();
-        Ok(Client { part, clock, locks, holds, asking, resource, read })
+        let (holds, asking, asked, read) = Default::default();
+        Ok(Client { part, clock, locks, holds, asking, asked, resource, read })
     }
 
     fn say(&self, what: What) {
@@ -113,6 +115,7 @@ impl Client {
             Order::Read { hold } => self.read(hold).await,
             Order::Write { hold, blind } => self.write(hold, blind),
             Order::Release { hold } => self.release(hold).await,
+            Order::Clocks { hold } => self.clocks(hold),
         }
     }
 
@@ -120,6 +123,7 @@ impl Client {
         let patience = patience_ms.map(Duration::from_millis);
         let (abandon, abandoned) = oneshot::channel();
         self.asking.borrow_mut().insert(hold, abandon);
+        self.asked.borrow_mut().insert(hold, (Instant::now(), self.clock.now()));
         self.say(What::Asked { hold, key: key.clone() });
         let asking = async {
             Ok(match &self.locks {
@@ -200,6 +204,14 @@ impl Client {
         Ok(())
     }
 
+    fn clocks(&self, hold: u64) -> Result<()> {
+        let asked = self.asked.borrow().get(&hold).copied();
+        let (instant, boot) = asked.context("nothing was asked for")?;
+        let (instant, boot) = (nanos(instant.elapsed()), self.clock.now().saturating_sub(boot));
+        self.say(What::Note { text: format!("{CLOCKS}{instant} {boot}") });
+        Ok(())
+    }
+
     async fn release(&self, hold: u64) -> Result<()> {
         let held = self.held(hold)?;
         self.say(What::Releasing { hold });
@@ -227,10 +239,10 @@ impl Held {
         }
     }
 
-    /// Whether the program still believes that it holds: by hand it always does.
+    /// Whether the program still believes that it holds: by hand it mostly does.
     fn believes(&self) -> bool {
         match self {
-            Held::Naive(_) => true,
+            Held::Naive(hold) => hold.believes(),
             Held::Own(guard, _) => {
                 guard.borrow().as_ref().is_some_and(|guard| guard.check().is_ok())
             }
@@ -252,5 +264,8 @@ const WORK: Duration = Duration::from_millis(40);
 pub(crate) const READY: &str = "ready";
 /// A client says so when a step of its work is done, and which effect was the last of it.
 pub(crate) const DONE: &str = "done ";
+/// A client says so before two figures in nanoseconds: how long ago it asked, by `Instant` and by
+/// the clock that runs while the machine sleeps.
+pub(crate) const CLOCKS: &str = "clocks ";
 /// A client says so when it did not do a step, because it knows that it no longer holds.
 pub(crate) const STOPPED: &str = "does not go on: it knows that its lock is gone";

@@ -27,8 +27,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use self::actor::Actor;
-use self::client::{DONE, READY, STOPPED};
+use self::client::{CLOCKS, DONE, READY, STOPPED};
 use self::clock::{Clock, nanos};
+pub(crate) use self::faults::Unplayable;
 use self::observer::Observer;
 use self::part::{Order, Part};
 use self::recorder::Recorder;
@@ -145,12 +146,16 @@ impl<'a> Stage<'a> {
         self.client_on(name, link, &[])
     }
 
-    /// Starts a client whose wall clock is ahead.
+    /// Starts a client whose wall clock is ahead, and whose machine can sleep.
     pub(crate) fn client_ahead(&mut self, name: &str, offset_ms: i64) -> Result<()> {
-        let file = self.rig.folder().join(format!("{name}.clock"));
-        let clock = tenure_servers::shifted_clock(&file, offset_ms)?;
+        let clock = tenure_servers::shifted_clock(&self.clock_file(name), offset_ms)?;
         let link = self.rig.link()?;
         self.client_on(name, link, &clock)
+    }
+
+    /// What decides about the clocks of a client.
+    fn clock_file(&self, name: &str) -> PathBuf {
+        self.rig.folder().join(format!("{name}.clock"))
     }
 
     /// Starts a client with this way to the server.
@@ -353,7 +358,9 @@ impl<'a> Stage<'a> {
         lanes.push(Lane { name: FAULT.to_owned(), kind: Kind::Fault });
         let lease = nanos(self.lease);
         let own_talk = |event: &Event| match &event.what {
-            What::Note { text } => text == READY || text.starts_with(DONE),
+            What::Note { text } => {
+                text == READY || [DONE, CLOCKS].iter().any(|word| text.starts_with(word))
+            }
             _ => false,
         };
         let mut events = self.recorder.take();

@@ -1,9 +1,10 @@
-//! How a lock by hand is used: ask until it works, believe, delete. No deadline, no doubt.
+//! How a lock by hand is used: ask until it works, believe, delete. No deadline, no doubt; or a
+//! deadline on `Instant`, which does not run while the machine sleeps.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::{Attempt, Error, ErrorKind, Key};
@@ -28,7 +29,16 @@ pub(crate) struct Hold {
     claim: Claim,
     pub(crate) token: Option<u64>,
     pub(crate) deadline: u64,
+    /// Until when it believes; none for ever.
+    until: Option<Instant>,
     watchdog: RefCell<Option<AbortHandle>>,
+}
+
+impl Hold {
+    /// Whether the program still believes that it holds.
+    pub(crate) fn believes(&self) -> bool {
+        self.until.is_none_or(|until| Instant::now() < until)
+    }
 }
 
 impl Naive {
@@ -58,12 +68,13 @@ impl Naive {
         let claim = Claim::new(Key::new(key)?, owner, self.lease);
         let end = patience.map(|patience| self.clock.after(patience));
         loop {
-            let sent = self.clock.now();
+            let (sent, until) = (self.clock.now(), Instant::now() + self.lease);
+            let until = self.habits.deadline.then_some(until);
             if let Attempt::Granted(grant) = self.backend.try_acquire(&claim).await? {
                 let token = self.habits.tokens.then(|| grant.token.get());
                 let deadline = sent + nanos(self.lease);
                 let watchdog = RefCell::new(self.watch(number, &claim));
-                return Ok(Hold { claim, token, deadline, watchdog });
+                return Ok(Hold { claim, token, deadline, until, watchdog });
             }
             if end.is_some_and(|end| self.clock.now() >= end) {
                 return Err(Error::new(ErrorKind::Busy, "somebody else has it"));

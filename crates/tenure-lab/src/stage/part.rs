@@ -39,6 +39,8 @@ pub(crate) enum Order {
     Write { hold: u64, blind: bool },
     /// Gives the lock back.
     Release { hold: u64 },
+    /// Tells how long ago it asked for the lock, by two clocks.
+    Clocks { hold: u64 },
 }
 
 /// Says what happened on stdout, as one line.
