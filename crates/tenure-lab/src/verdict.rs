@@ -193,6 +193,10 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// All of them.
+    pub const ALL: [Outcome; 4] =
+        [Outcome::AsExpected, Outcome::Differs, Outcome::Inconclusive, Outcome::Skipped];
+
     /// The exit code of the program.
     pub fn code(self) -> u8 {
         match self {

@@ -61,6 +61,8 @@ pub struct Cell {
     pub headline: String,
     /// How often it was played.
     pub runs: usize,
+    /// How often it was as expected.
+    pub as_expected: usize,
     /// The picture of its last run, as [`picture::figure`](super::figure) makes it.
     pub figure: Option<String>,
     /// A page about it, instead of a figure in this page.
@@ -138,6 +140,12 @@ fn one_cell(cell: &Cell) -> String {
         Some(Outcome::Inconclusive) => format!("{}?", xml(cell.symbol.trim_end_matches('?'))),
         Some(_) => xml(&cell.symbol),
     };
+    let count = match cell.outcome {
+        None | Some(Outcome::Skipped) => String::new(),
+        Some(_) if cell.runs < 2 => String::new(),
+        Some(_) => format!("<small>{}/{}</small>", cell.as_expected, cell.runs),
+    };
+    let symbol = symbol + &count;
     let title = xml(&tooltip(cell));
     let target = match (&cell.link, &cell.figure) {
         (Some(link), _) => Some(xml(link)),
@@ -160,7 +168,7 @@ fn tooltip(cell: &Cell) -> String {
         text += &format!(" (expected {})", cell.expected);
     }
     if cell.runs > 1 {
-        text += &format!(" ({} runs)", cell.runs);
+        text += &format!(" ({} of {} runs as expected)", cell.as_expected, cell.runs);
     }
     text
 }

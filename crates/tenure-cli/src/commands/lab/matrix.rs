@@ -1,10 +1,12 @@
 //! `tenure lab matrix`: every scenario on every lock, as one table of measured verdicts.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tenure_lab::matrix::Matrix as Table;
-use tenure_lab::run::{self, Rigs};
+use tenure_lab::matrix::{Matrix as Table, Round};
+use tenure_lab::run::{self, Played, Rigs};
 use tenure_lab::scenarios::{SCENARIOS, Scenario};
 use tenure_lab::schemes::{LOCKS, Lock};
 use tenure_lab::verdict::Outcome;
@@ -32,6 +34,16 @@ pub(crate) struct Matrix {
     #[arg(long, value_name = "N", default_value_t = 1)]
     times: u32,
 
+    /// Play so many cells at once, each with servers of its own; more than the machine can carry
+    /// make verdicts differ
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    jobs: usize,
+
+    /// Keep the history of every run that is not as expected in this folder, rather than in one of
+    /// its own among the temporary files
+    #[arg(long, value_name = "DIR")]
+    histories: Option<PathBuf>,
+
     /// Write the table and the picture of every run to this file, as one page of HTML
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -44,33 +56,121 @@ pub(crate) struct Matrix {
 pub(super) fn run(args: &Matrix) -> Result<u8, Failure> {
     let locks = chosen(&args.locks, LOCKS, Lock::named)?;
     let scenarios = chosen(&args.scenarios, SCENARIOS, Scenario::named)?;
-    let (program, mut rigs) = (program()?, Rigs::default());
-    let mut table = Table::new(&scenarios, &locks);
-    let start = Instant::now();
-    // Lock by lock, so that servers are started once and ended before the next kind.
-    for (number, lock) in locks.iter().enumerate() {
-        rigs.only(lock.topology);
-        for scenario in &scenarios {
-            for _ in 0..args.times.max(1) {
-                let began = Instant::now();
-                let played = run::play(scenario, lock, &mut rigs, &program);
-                let cell = table.take(scenario, lock, played);
-                let seconds = (began.elapsed().as_secs_f64(), start.elapsed().as_secs());
-                let (name, of) = (format!("{} on {}", scenario.name, lock.name), locks.len());
-                let line = format!("[{}/{of}] {name}: {cell}", number + 1);
-                output::say(&format!("{} ({:.1} s; {} s)", Harmless(&line), seconds.0, seconds.1));
-            }
+    let times = args.times.max(1);
+    let table = Table::new(&scenarios, &locks);
+    let show = Show {
+        total: table.size() * times as usize,
+        table: Mutex::new(table),
+        // Lock by lock, so that servers are started once and ended before the next kind.
+        rounds: Mutex::new(locks.iter().flat_map(|lock| (0..times).map(|_| *lock)).collect()),
+        scenarios,
+        program: program()?,
+        folder: args.histories.clone().unwrap_or_else(|| {
+            std::env::temp_dir().join(format!("tenure-lab-runs-{}", std::process::id()))
+        }),
+        start: Instant::now(),
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..args.jobs.max(1) {
+            scope.spawn(|| show.play());
         }
-    }
+    });
+    let table = lock(&show.table);
     output::print(&table.terminal())?;
+    output::say(&show.summary(&table));
     if let Some(path) = &args.html {
-        let about = format!("Real servers, real faults, {} s.", start.elapsed().as_secs());
+        let about = format!("Real servers, real faults. {}.", show.summary(&table));
         write(path, |file| Ok(file.write_all(table.html(&about).as_bytes())?))?;
     }
     if let Some(path) = &args.json {
-        write(path, |file| Ok(serde_json::to_writer_pretty(file, &table)?))?;
+        write(path, |file| Ok(serde_json::to_writer_pretty(file, &*table)?))?;
     }
     Ok(table.outcome().map_or(Outcome::Skipped.code(), Outcome::code))
+}
+
+/// What those that play at the same time have in common.
+struct Show {
+    table: Mutex<Table>,
+    /// How many runs there will be.
+    total: usize,
+    /// Locks on which all scenarios have to be played once more.
+    rounds: Mutex<VecDeque<&'static Lock>>,
+    scenarios: Vec<&'static Scenario>,
+    program: PathBuf,
+    /// For the histories that are worth keeping.
+    folder: PathBuf,
+    start: Instant,
+}
+
+impl Show {
+    /// Plays until nothing is left to play, on servers of its own.
+    fn play(&self) {
+        let mut rigs = Rigs::default();
+        loop {
+            let Some(on) = lock(&self.rounds).pop_front() else { return };
+            rigs.only(on.topology);
+            for scenario in self.scenarios.iter().filter(|one| one.expected(on).is_ok()) {
+                let began = Instant::now();
+                let played = run::play(scenario, on, &mut rigs, &self.program);
+                self.take(scenario, on, &played, began.elapsed().as_secs_f64());
+            }
+        }
+    }
+
+    /// Takes a run down, and tells how far it is.
+    fn take(&self, scenario: &Scenario, on: &Lock, played: &anyhow::Result<Played>, seconds: f64) {
+        let mut table = lock(&self.table);
+        let number = Outcome::ALL.iter().map(|outcome| table.count(*outcome)).sum::<usize>() + 1;
+        let name = format!("{}-{}-{number}", scenario.name, on.name);
+        let round = Round::of(played, seconds, self.keep(&name, played));
+        let (measured, headline, outcome) = (&round.measured, &round.headline, round.outcome);
+        let line = format!("{} on {}: {measured}  {headline}", scenario.name, on.name);
+        let so_far = self.start.elapsed().as_secs();
+        output::say(&format!(
+            "[{number}/{}] {} [{}] ({seconds:.1} s; {so_far} s)",
+            self.total,
+            Harmless(&line),
+            outcome.text()
+        ));
+        table.take(scenario, on, played, round);
+    }
+
+    /// Writes down what was not as expected, for `tenure lab replay`.
+    fn keep(&self, name: &str, played: &anyhow::Result<Played>) -> Option<PathBuf> {
+        let Ok(Played::Run(run)) = played else { return None };
+        if run.judgement.outcome == Outcome::AsExpected {
+            return None;
+        }
+        let path = self.folder.join(format!("{name}.jsonl"));
+        let written = std::fs::create_dir_all(&self.folder)
+            .map_err(|error| Failure::system("make a folder for histories", error))
+            .and_then(|()| write(&path, |file| run.history.write(file)));
+        match written {
+            Ok(()) => Some(path),
+            // The table is worth more than the history of one run.
+            Err(failure) => {
+                failure.tell();
+                None
+            }
+        }
+    }
+
+    fn summary(&self, table: &Table) -> String {
+        let mut parts = Vec::new();
+        for outcome in Outcome::ALL {
+            let count = table.count(outcome);
+            if count > 0 || outcome == Outcome::AsExpected {
+                parts.push(format!("{count} {}", outcome.text()));
+            }
+        }
+        let seconds = self.start.elapsed().as_secs();
+        format!("{} runs in {seconds} s: {}", self.total, parts.join(", "))
+    }
+}
+
+/// A run that panicked has taken nothing down.
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The named ones, or all.
