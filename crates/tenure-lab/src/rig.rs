@@ -135,6 +135,11 @@ impl Link {
         Ok(())
     }
 
+    /// A figure of all connections of this client.
+    pub(crate) fn sum(&self, figure: impl Fn(&Proxy) -> u64) -> u64 {
+        self.proxies.iter().map(figure).sum()
+    }
+
     pub(crate) fn cut(&self) -> Result<()> {
         self.each(Proxy::cut)
     }

@@ -8,13 +8,14 @@ mod link;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::ports::Port;
+use crate::wait::wait_until;
 use link::Link;
 
 /// A link to one port on loopback. Dropping it resets its connections and closes its port.
@@ -42,7 +43,10 @@ impl Proxy {
     pub fn start(target: u16) -> Result<Self> {
         let port = Port::reserve()?;
         let failed = |error: io::Error| Error::failed("start a proxy", error);
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())).map_err(failed)?;
+        // Another thread that starts a process hands it all sockets until it has become its
+        // program, also the one that this port was just probed with.
+        let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, port.number()));
+        let listener = wait_until(Duration::from_secs(5), bind).map_err(failed)?;
         let shared = Arc::new(Shared::default());
         let accepting = thread::Builder::new()
             .name("proxy".into())
@@ -96,6 +100,12 @@ impl Proxy {
         self.change(|settings| settings.swallow = n);
     }
 
+    /// How many requests came through: what a client sends after it has heard something, so that
+    /// those it sends at once count as one.
+    pub fn requests(&self) -> u64 {
+        self.shared.requests.load(Ordering::SeqCst)
+    }
+
     /// Tears every connection with a reset. New ones are welcome.
     pub fn reset(&self) {
         self.shared.reset();
@@ -132,6 +142,7 @@ struct Shared {
     changed: Condvar,
     links: Mutex<Vec<Weak<Link>>>,
     closing: AtomicBool,
+    requests: AtomicU64,
 }
 
 #[derive(Debug, Default)]

@@ -1,8 +1,9 @@
 //! The scenarios: what is done to a lock, step by step, each step triggered by an event.
 
 mod crash;
-mod crowd;
 mod failover;
+mod herd;
+mod names;
 mod net;
 mod pause;
 mod sale;
@@ -303,7 +304,7 @@ pub static SCENARIOS: &[Scenario] = &[
         about: "twelve waiters: what does one hand-over cost the server?",
         needs: Needs::Nothing,
         lasts: Lasts::Long,
-        play: crowd::herd,
+        play: herd::herd,
     },
     Scenario {
         name: "names",
@@ -311,6 +312,6 @@ pub static SCENARIOS: &[Scenario] = &[
         about: "locks with names that are meant to confuse",
         needs: Needs::Nothing,
         lasts: Lasts::Long,
-        play: crowd::names,
+        play: names::names,
     },
 ];

@@ -32,7 +32,7 @@ fn why_not(scenario: &str, lock: &str) -> &'static str {
         ("clock-forward" | "clock-back", _) => "the clock of this server cannot be shifted",
         ("leader-lost", _) => "its servers have no leader",
         ("eviction", _) => "its server does not throw data away",
-        ("herd", _) => "its server does not count requests",
+        ("herd", _) => "there is no server that could count requests",
         ("wakeup-lost", "sqlite") => "there is no network between it and its store",
         ("wakeup-lost", _) => "nobody wakes its waiters: they look again and again",
         (_, "sqlite") => "there is no network between it and its store",
@@ -67,7 +67,7 @@ clock-back      T+ T  T+ T+ T+ T+ T+ T+  –  T+ –  T+  T+ ✔  ✔   –  –
 client-clocks   ✔  U! ✔  ✔  ✔  ✔  ✔  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
 leader-lost     – – – – – – – – – – – – – – – – – T|T+ T|T+ T|T+ T|T+
 eviction        U! ✔  U! U! U  U  U  U!  –  U  –  U   –  –  –   –  –   –  –   –  –
-herd            $  $  $  $  $  $  $  –   –  ✔  –  –   –  –  –   –  –   –  –   –  –
+herd            $  $  $  $  $  $  $  $   –  ✔  ✔  $   ✔  $  $   $  $   $  $   $  $
 names           ✔  ✔  ✔  ✔  $  $  $  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
 ";
 

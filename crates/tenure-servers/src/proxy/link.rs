@@ -111,7 +111,9 @@ fn read(link: &Link, direction: Direction, sender: &SyncSender<Event>, shared: &
 fn is_swallowed(link: &Link, direction: Direction, shared: &Shared) -> bool {
     match direction {
         Direction::ToServer => {
-            link.asked.store(true, SeqCst);
+            if !link.asked.swap(true, SeqCst) {
+                shared.requests.fetch_add(1, SeqCst);
+            }
             false
         }
         Direction::ToClient => link.asked.swap(false, SeqCst) && shared.swallows(),
