@@ -89,6 +89,18 @@ const LONG: Duration = Duration::from_secs(20);
 const GONE: &str = "gone";
 
 #[test]
+fn requests_of_all_connections_are_counted() {
+    let bench = Bench::start();
+    assert_eq!(bench.proxy.requests(), 0);
+    let (mut one, mut two) = (bench.client(), bench.client());
+    for line in ["1", "2", "3"] {
+        one.echo(line);
+    }
+    two.echo("4");
+    assert_eq!(bench.proxy.requests(), 4);
+}
+
+#[test]
 fn bytes_pass_both_ways_and_so_does_the_end() {
     let bench = Bench::start();
     let mut client = bench.client();
