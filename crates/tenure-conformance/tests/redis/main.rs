@@ -11,6 +11,7 @@ mod many;
 mod mute;
 mod redisson;
 mod redlock;
+mod runtimes;
 mod strangers;
 mod traffic;
 
@@ -32,6 +33,7 @@ fn main() {
         layout::CASES,
         many::CASES,
         redlock::CASES,
+        runtimes::CASES,
         strangers::CASES,
         traffic::CASES,
     ];
