@@ -7,6 +7,7 @@
 pub mod check;
 pub mod history;
 pub mod matrix;
+mod network;
 pub mod picture;
 pub mod rig;
 pub mod run;

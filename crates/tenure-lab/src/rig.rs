@@ -1,5 +1,6 @@
 //! The servers of a run, and each client's own way to them: through a proxy that can be cut.
 
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -8,7 +9,7 @@ use tenure_servers::wire::http::{self, json_field};
 use tenure_servers::wire::mysql::Mysql;
 use tenure_servers::wire::postgres::Postgres;
 use tenure_servers::wire::{redis, zookeeper};
-use tenure_servers::{Cluster, Direction, Options, Proxy, Topology};
+use tenure_servers::{Cluster, Direction, Node, Options, Proxy, Topology};
 
 use crate::schemes::{Lock, Make};
 
@@ -76,6 +77,15 @@ impl Rig {
 
     /// A way to the servers for one client alone.
     pub(crate) fn link(&self) -> Result<Link> {
+        self.link_by(Node::proxy)
+    }
+
+    /// The same, from these ports.
+    pub(crate) fn link_from(&self, source: Range<u16>) -> Result<Link> {
+        self.link_by(|node| node.proxy_from(source.clone()))
+    }
+
+    fn link_by(&self, proxy: impl Fn(&Node) -> tenure_servers::Result<Proxy>) -> Result<Link> {
         // Whoever asks sentinels goes where they say.
         let direct = self.topology == Some(Topology::RedisSentinel);
         let Some(cluster) = self.cluster.as_ref().filter(|_| !direct) else {
@@ -83,7 +93,7 @@ impl Rig {
         };
         let mut proxies = Vec::new();
         for node in cluster.members() {
-            proxies.push((node.address(), node.proxy()?));
+            proxies.push((node.address(), proxy(node)?));
         }
         let address = |real: &str| {
             let found = proxies.iter().find(|(address, _)| address == real);

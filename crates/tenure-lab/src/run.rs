@@ -9,6 +9,7 @@ use tenure_servers::Topology;
 
 use crate::check::{self, Report};
 use crate::history::{Header, History};
+use crate::network;
 use crate::rig::Rig;
 use crate::scenarios::{Needs, Scenario};
 use crate::schemes::Lock;
@@ -52,6 +53,12 @@ impl Run {
 }
 
 impl Played {
+    fn of(history: History) -> Played {
+        let report = check::check(&history);
+        let judgement = Judgement::of(&history.header, &report);
+        Played::Run(Box::new(Run { history, report, judgement }))
+    }
+
     /// How it counts.
     pub fn outcome(&self) -> Outcome {
         match self {
@@ -84,6 +91,12 @@ pub fn play(
         Ok(expected) => expected,
         Err(reason) => return Ok(Played::Inapplicable(reason)),
     };
+    if scenario.needs == Needs::Network && !network::inside() {
+        return Ok(match network::play((scenario, lock), rigs.lease, program)? {
+            Ok(history) => Played::of(history),
+            Err(why) => Played::Skipped(why),
+        });
+    }
     let rig = match rigs.get(scenario, lock) {
         Ok(rig) => rig,
         Err(error) => return Ok(Played::Skipped(format!("{error:#}"))),
@@ -108,9 +121,7 @@ pub fn play(
     };
     let history = stage.finish(header)?;
     rigs.keep(rig, scenario.needs);
-    let report = check::check(&history);
-    let judgement = Judgement::of(&history.header, &report);
-    Ok(Played::Run(Box::new(Run { history, report, judgement })))
+    Ok(Played::of(history))
 }
 
 /// Whether a run went wrong because something that it needs is not here.

@@ -1,6 +1,7 @@
 //! One server process with its ports and its data, which can be hurt and healed.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -156,6 +157,14 @@ impl Node {
     /// When there is no free port.
     pub fn proxy(&self) -> Result<Proxy> {
         Proxy::start(self.port())
+    }
+
+    /// The same, reaching the server from these ports.
+    ///
+    /// # Errors
+    /// When there is no free port.
+    pub fn proxy_from(&self, source: Range<u16>) -> Result<Proxy> {
+        Proxy::start_from(self.port(), source)
     }
 
     /// The last lines of what the server wrote.

@@ -7,11 +7,15 @@
 mod link;
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use crate::error::{Error, Result};
 use crate::ports::Port;
@@ -41,6 +45,19 @@ impl Proxy {
     /// # Errors
     /// When there is no free port.
     pub fn start(target: u16) -> Result<Self> {
+        Self::launch(target, None)
+    }
+
+    /// The same, reaching the server from these ports: whoever may do that to this network can lose
+    /// packets of this link alone.
+    ///
+    /// # Errors
+    /// When there is no free port.
+    pub fn start_from(target: u16, source: Range<u16>) -> Result<Self> {
+        Self::launch(target, Some(source))
+    }
+
+    fn launch(target: u16, source: Option<Range<u16>>) -> Result<Self> {
         let port = Port::reserve()?;
         let failed = |error: io::Error| Error::failed("start a proxy", error);
         // Another thread that starts a process hands it all sockets until it has become its
@@ -52,7 +69,7 @@ impl Proxy {
             .name("proxy".into())
             .spawn({
                 let shared = shared.clone();
-                move || accept(&listener, target, &shared)
+                move || accept(&listener, &(source, target), &shared)
             })
             .map_err(failed)?;
         Ok(Self { port, shared, accepting: Some(accepting) })
@@ -209,7 +226,7 @@ impl Shared {
     }
 }
 
-fn accept(listener: &TcpListener, target: u16, shared: &Arc<Shared>) {
+fn accept(listener: &TcpListener, way: &Way, shared: &Arc<Shared>) {
     for client in listener.incoming() {
         if shared.closing.load(Ordering::SeqCst) {
             return;
@@ -221,8 +238,8 @@ fn accept(listener: &TcpListener, target: u16, shared: &Arc<Shared>) {
             continue;
         }
         let shared = shared.clone();
-        let open = move || match TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, target)))
-        {
+        let way = way.clone();
+        let open = move || match reach(&way, &shared) {
             Ok(server) => link::run(client, server, &shared),
             // The server is down: the client sees what it would see without us, a moment later.
             Err(_) => link::reset(client),
@@ -231,3 +248,26 @@ fn accept(listener: &TcpListener, target: u16, shared: &Arc<Shared>) {
         drop(thread::Builder::new().name("proxy link".into()).spawn(open));
     }
 }
+
+/// A connection to the server.
+fn reach((source, target): &Way, shared: &Shared) -> io::Result<TcpStream> {
+    let server = SocketAddrV4::new(Ipv4Addr::LOCALHOST, *target);
+    let Some(source) = source else { return TcpStream::connect(server) };
+    for port in source.clone().cycle() {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        let bound = bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
+        match bound.and_then(|()| connect(&socket, &server)) {
+            Ok(()) => return Ok(socket.into()),
+            _ if shared.closing.load(Ordering::SeqCst) => break,
+            Err(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL) => {}
+            // A network that loses everything says so at once, on the same machine. What is lost is
+            // sent again.
+            Err(Errno::INVAL | Errno::NETUNREACH) => thread::sleep(Duration::from_millis(50)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::ErrorKind::ConnectionAborted.into())
+}
+
+/// From these ports, or from any, to that one.
+type Way = (Option<Range<u16>>, u16);

@@ -47,6 +47,8 @@ pub(crate) enum Needs {
     Sentinel,
     /// Three servers that elect a leader.
     Ensemble,
+    /// A network of its own.
+    Network,
 }
 
 /// Which lease a scenario is about.
@@ -225,6 +227,14 @@ pub static SCENARIOS: &[Scenario] = &[
         needs: Needs::Nothing,
         lasts: Lasts::Lock,
         play: net::partition,
+    },
+    Scenario {
+        name: "packets-lost",
+        id: "F10",
+        about: "the same, with packets that are really lost, in a network of the lab's own",
+        needs: Needs::Network,
+        lasts: Lasts::Lock,
+        play: net::packets_lost,
     },
     Scenario {
         name: "session-killed",

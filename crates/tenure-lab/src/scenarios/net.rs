@@ -1,9 +1,12 @@
 //! The network between a client and its server: F10 to F14.
 
+use std::ops::Range;
+
 use anyhow::Result;
 use tenure_servers::Proxy;
 
 use super::crash::take_over;
+use crate::network;
 use crate::stage::Stage;
 
 /// The holder is cut off from the server, but not from what the lock protects.
@@ -13,13 +16,36 @@ pub(super) fn partition(stage: &mut Stage<'_>) -> Result<()> {
     stage.enter("A")?;
     stage.fault("F10", "A is cut off from the server", "A");
     stage.link("A")?.cut()?;
+    let granted = overtake(stage)?;
+    stage.link("A")?.heal()?;
+    recover(stage, granted)
+}
+
+/// The same by the loss of packets, so that the server's own kernel sees that nobody is there.
+pub(super) fn packets_lost(stage: &mut Stage<'_>) -> Result<()> {
+    let link = stage.rig.link_from(APART)?;
+    stage.client_on("A", link, &[])?;
+    stage.client("B")?;
+    stage.enter("A")?;
+    stage.fault("F10", "packets between A and the server are lost", "A");
+    network::lose(APART)?;
+    let granted = overtake(stage)?;
+    network::pass(APART)?;
+    recover(stage, granted)
+}
+
+/// B gets the lock and reads, or does not get it; A writes.
+fn overtake(stage: &mut Stage<'_>) -> Result<bool> {
     stage.ask("B", None)?;
     let granted = stage.obtain("B")?;
     if granted {
         stage.read("B")?;
     }
     stage.write("A")?;
-    stage.link("A")?.heal()?;
+    Ok(granted)
+}
+
+fn recover(stage: &mut Stage<'_>, granted: bool) -> Result<()> {
     stage.healed("A reaches the server again", "A");
     if !granted {
         stage.release("A")?;
@@ -108,3 +134,6 @@ pub(super) fn wakeup_lost(stage: &mut Stage<'_>) -> Result<()> {
     stage.link("B")?.heal()?;
     take_over(stage)
 }
+
+/// The ports that A's packets come from: above those that the kernel gives to the others.
+const APART: Range<u16> = 61_000..65_000;

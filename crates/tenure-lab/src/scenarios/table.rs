@@ -58,6 +58,7 @@ late-grant      T+ U! U! U! U T U T – T|T+ – T|T+ T|T+ T|T+ ✔ T|T+ T|T+ T|
 answers-lost    T T T T T T ∞ T – T|T+ – T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
 wakeup-lost     –  –  –  –  –  –  T  –   –  ✔  –  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
 partition       U! U! U! U! U T U U! – T – T T T|T+ T|T+ T T|T+ T T T T|T+
+packets-lost    U! U! U! U! U T U U! – T – T T T|T+ T|T+ T T|T+ T T T T|T+
 session-killed  U! U! U! U! U  U  U  U!  U  U  U  U   U  U  U   U  U   U  U   U  U
 failover        U! U! U! U! U! U! U! – – U T|T+ – – – – – – – – – –
 failover-slow   U! U! U! U! U! U! U! – – U ✔|T|T+ – – – – – – – – – –

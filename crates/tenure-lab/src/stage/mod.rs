@@ -34,6 +34,7 @@ use self::observer::Observer;
 use self::part::{Order, Part};
 use self::recorder::Recorder;
 use crate::history::{Event, Header, History, Kind, Lane, What};
+use crate::network;
 use crate::rig::{Link, Rig};
 use crate::schemes::Lock;
 
@@ -46,6 +47,10 @@ pub fn play(part: &str) -> Result<()> {
     match part.split_once(':') {
         None if part == "client" => client::play(),
         Some(("resource", start)) => resource::play(start.parse()?),
+        Some(("network", cell)) => {
+            part::end_with_parent()?;
+            network::inner(cell)
+        }
         _ => bail!("no such part: {part}"),
     }
 }
