@@ -289,8 +289,15 @@ fn for_ever(gap: &Gap, before: Option<&Hold<'_>>, lease: Option<u64>, history: &
         history.events[begin..end].iter().filter_map(seen).filter_map(|(_, until)| until).collect();
     // A session of a client that lives ends with the session, sooner or later.
     let dead = before.is_none_or(|hold| hold.ended.is_some());
-    // A renewal pushes the end by a good part of a lease; less is how exactly the lab can look.
-    let least = lease.map_or(SECOND / 10, |lease| lease / 8);
-    let pushed = ends.windows(2).filter(|pair| pair[1] > pair[0].saturating_add(least));
-    (held && until.is_none() && dead) || pushed.count() >= 3
+    // A renewal pushes the end by a good part of a lease, and never by more than two; less is how
+    // exactly the lab can look, so that all pushes together count as well.
+    let lease = lease.unwrap_or(SECOND);
+    let moves: Vec<i128> = ends
+        .windows(2)
+        .map(|pair| i128::from(pair[1]) - i128::from(pair[0]))
+        .filter(|by| *by <= 2 * i128::from(lease))
+        .collect();
+    let pushes = moves.iter().filter(|by| **by > i128::from(lease / 8)).count();
+    let renewed = pushes >= 3 && moves.iter().sum::<i128>() >= i128::from(lease);
+    (held && until.is_none() && dead) || renewed
 }
