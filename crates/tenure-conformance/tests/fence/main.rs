@@ -6,6 +6,7 @@
 mod column;
 mod conditions;
 mod experiment;
+mod grants;
 mod locking;
 mod promises;
 mod refusal;
@@ -50,8 +51,9 @@ struct Store {
     topology: Option<Topology>,
 }
 
-const STORES: [Store; 8] = [
+const STORES: [Store; 9] = [
     Store { name: "consul", topology: Some(Topology::Consul) },
+    Store { name: "etcd", topology: Some(Topology::Etcd) },
     Store { name: "file", topology: None },
     Store { name: "http", topology: None },
     Store { name: "mysql", topology: Some(Topology::Mariadb) },
@@ -61,7 +63,7 @@ const STORES: [Store; 8] = [
     Store { name: "zookeeper", topology: Some(Topology::Zookeeper) },
 ];
 
-/// Every store.
+/// Those that compare tokens. In the others the lock itself is the fence.
 pub(crate) const EVERY: &[&str] = &["file", "http", "mysql", "postgres", "redis", "sqlite"];
 /// Those whose fence can be lost or written over by somebody else.
 pub(crate) const KEPT: &[&str] = &["file", "mysql", "postgres", "redis", "sqlite"];
