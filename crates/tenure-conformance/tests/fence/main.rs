@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
+mod bounds;
 mod column;
 mod conditions;
 mod experiment;
@@ -30,6 +31,7 @@ fn main() {
     arguments.test_threads.get_or_insert(2);
     let all = [
         promises::CASES,
+        bounds::CASES,
         column::CASES,
         conditions::CASES,
         locking::CASES,
