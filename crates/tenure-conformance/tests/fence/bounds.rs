@@ -27,6 +27,7 @@ cases! {
 async fn fences_that_nobody_touched_for_so_many_days_are_swept_and_no_others(
     url: String,
 ) -> Result<()> {
+    let _alone = ALONE.lock().await;
     let names = ["fresh", "old", "older", "renewed"].map(unique);
     for name in &names {
         open(&url, name).await?.write(1, Some(token(8))).await??;
@@ -49,6 +50,9 @@ async fn fences_that_nobody_touched_for_so_many_days_are_swept_and_no_others(
     ensure!(register.write(6, Some(token(8))).await?.is_err());
     Ok(())
 }
+
+/// A sweep takes the rows of all cases on that server.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// As if nobody had touched it for so many days.
 async fn age(url: &str, name: &str, days: u32) -> Result<()> {
@@ -85,6 +89,7 @@ fn sqlite(url: &str) -> Result<Connection> {
 
 /// The sweep meets the row in an open transaction, waits, and finds it touched.
 async fn a_sweep_does_not_forget_who_is_being_admitted_in_postgres(url: String) -> Result<()> {
+    let _alone = ALONE.lock().await;
     let (name, mut db) = (unique("swept"), connect_postgres(&url).await?);
     open(&url, &name).await?.write(1, Some(token(8))).await??;
     age(&url, &name, 99).await?;
@@ -106,6 +111,7 @@ async fn a_sweep_does_not_forget_who_is_being_admitted_in_postgres(url: String) 
 }
 
 async fn a_sweep_does_not_forget_who_is_being_admitted_in_mysql(url: String) -> Result<()> {
+    let _alone = ALONE.lock().await;
     let (name, mut db) = (unique("swept"), Conn::new(Opts::from_url(&url)?).await?);
     open(&url, &name).await?.write(1, Some(token(8))).await??;
     age(&url, &name, 99).await?;

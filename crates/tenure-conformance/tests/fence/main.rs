@@ -10,6 +10,7 @@ mod experiment;
 mod grants;
 mod locking;
 mod promises;
+mod recipe;
 mod refusal;
 mod registers;
 mod worker;
@@ -35,6 +36,7 @@ fn main() {
         column::CASES,
         conditions::CASES,
         locking::CASES,
+        recipe::CASES,
         refusal::CASES,
         experiment::CASES,
     ];
