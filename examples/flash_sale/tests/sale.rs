@@ -1,17 +1,27 @@
 //! The sale, on every store: it oversells without a lock and behind a paused holder, and is exact
-//! with a lock, and with lock and fence.
+//! with a lock, and with lock and fence. However it ends, it leaves nothing behind.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::{Arguments, Completion, Trial};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tenure_servers::{Topology, require, shared};
 
 fn main() {
     let arguments = Arguments::from_args();
-    let mut trials =
-        vec![Trial::test("sqlite", || judge(None).map_err(|e| format!("{e:?}").into()))];
+    let mut trials = vec![
+        Trial::test("sqlite", || judge(None).map_err(|e| format!("{e:?}").into())),
+        Trial::test("a_sale_that_is_broken_off_leaves_nothing_behind", || {
+            break_off().map_err(|e| format!("{e:?}").into())
+        }),
+        Trial::test("a_url_that_is_wrong_is_said_at_once_and_without_its_password", || {
+            mistype().map_err(|e| format!("{e:?}").into())
+        }),
+    ];
     for topology in [Topology::Mariadb, Topology::Postgres, Topology::Redis] {
         trials.push(Trial::ignorable_test(topology.name(), move || match shared(topology) {
             Err(error) if error.is_missing() && !require(topology.name()) => {
@@ -48,5 +58,49 @@ fn judge(url: Option<String>) -> Result<()> {
     ensure!(number(2, "oversold")? == 3, "{rounds}");
     ensure!(number(3, "oversold")? == 0, "{rounds}");
     ensure!(number(3, "refused")? >= 3, "{rounds}");
+    Ok(())
+}
+
+/// By `Ctrl-C` or by `kill -9`, with a buyer that is stopped at that moment.
+fn break_off() -> Result<()> {
+    for signal in [Signal::INT, Signal::KILL] {
+        let folder = tempfile::tempdir()?;
+        let mut sale = Command::new(env!("CARGO_BIN_EXE_flash_sale"))
+            .args(["--articles", "3", "--buyers", "3"])
+            .env("TMPDIR", folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut said = BufReader::new(sale.stderr.take().context("a stderr")?);
+        let mut line = String::new();
+        while !line.starts_with("2/4") {
+            line.clear();
+            ensure!(said.read_line(&mut line)? > 0, "it ended by itself");
+        }
+        let pid = i32::try_from(sale.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.context("a pid")?, signal)?;
+        // Its end is the end of the last process that has it: the buyers, and who clears up.
+        said.read_to_string(&mut line)?;
+        ensure!(sale.wait()?.signal() == Some(signal.as_raw()));
+        ensure!(folder.path().read_dir()?.next().is_none(), "its folder is left");
+    }
+    Ok(())
+}
+
+fn mistype() -> Result<()> {
+    for (url, hint) in [
+        ("shop", "try postgres://"),
+        ("http://me:s3cret@127.0.0.1:1", "try postgres://"),
+        ("postgres://me:s3cret@127.0.0.1:1/shop", "127.0.0.1:1"),
+        ("mysql://me:s3cret@127.0.0.1:1/shop", "mysql"),
+        ("redis://:s3cret@127.0.0.1:1", "127.0.0.1:1"),
+    ] {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_flash_sale"));
+        let output = program.args(["--url", url]).output()?;
+        let said = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(1), "{url}: {}", output.status);
+        ensure!(said.contains(hint) && said.lines().count() == 1, "{url}: {said}");
+        ensure!(!said.contains("s3cret"), "{said}");
+    }
     Ok(())
 }
