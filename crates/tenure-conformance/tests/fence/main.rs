@@ -8,11 +8,13 @@ mod column;
 mod conditions;
 mod experiment;
 mod grants;
+mod layer;
 mod locking;
 mod promises;
 mod recipe;
 mod refusal;
 mod registers;
+mod verbs;
 mod worker;
 
 use std::sync::OnceLock;
@@ -35,9 +37,11 @@ fn main() {
         bounds::CASES,
         column::CASES,
         conditions::CASES,
+        layer::CASES,
         locking::CASES,
         recipe::CASES,
         refusal::CASES,
+        verbs::CASES,
         experiment::CASES,
     ];
     let mut trials = Vec::new();

@@ -21,7 +21,14 @@ use super::{Answer, Register};
 
 /// The service: numbers by path.
 #[derive(Clone, Default)]
-struct Numbers(Arc<Mutex<HashMap<String, i64>>>);
+pub(crate) struct Numbers(Arc<Mutex<HashMap<String, i64>>>);
+
+impl Numbers {
+    /// Whether nobody asked for any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}
 
 impl Service<Request<String>> for Numbers {
     type Response = Response<String>;
