@@ -1,17 +1,14 @@
 //! Consul: what a lock with queue and token costs over the bare calls that take and free a key.
 
+use anyhow::{Context, Result, ensure};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
-
-use anyhow::{Context, Result, ensure};
-use tenure::Key;
-use tenure::backend::{Backend, Claim, Owner};
 use tenure::backends::Consul;
 use tenure_servers::Topology;
 use tenure_servers::wire::http::json_field;
 
 use crate::compare::Comparison;
+use crate::cycle::{by_backend, by_client};
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let cluster = tenure_servers::shared(Topology::Consul)?;
@@ -30,8 +27,7 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let client = runtime.block_on(tenure::connect(&cluster.url()))?;
     let locks = tenure::blocking::connect(&cluster.url())?;
     let consul = runtime.block_on(Consul::open(&cluster.url()))?;
-    let (key, mut number) = (Key::new("backend")?, 0);
-    let (lock, blocking) = (client.lock("async"), locks.lock("blocking"));
+    let blocking = locks.lock("blocking");
     Comparison::run(
         rounds,
         1,
@@ -56,23 +52,8 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
                     second.put("/v1/txn", &free).map(drop)
                 }),
             ),
-            (
-                "consul backend: take, release",
-                Box::new(|| {
-                    number += 1;
-                    let owner = Owner::new([7; 16], number);
-                    let claim = Claim::new(key.clone(), owner, Duration::from_secs(30));
-                    runtime.block_on(async {
-                        consul.try_acquire(&claim).await?.granted()?;
-                        consul.release(&claim).await?;
-                        Ok(())
-                    })
-                }),
-            ),
-            (
-                "tenure: acquire, release",
-                Box::new(|| Ok(runtime.block_on(async { lock.acquire().await?.release().await })?)),
-            ),
+            ("consul backend: take, release", by_backend(&runtime, &consul)),
+            ("tenure: acquire, release", by_client(&runtime, &client)),
             ("tenure::blocking: acquire, release", Box::new(|| Ok(blocking.acquire()?.release()?))),
         ],
     )

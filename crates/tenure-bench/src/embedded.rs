@@ -1,13 +1,11 @@
 //! The embedded store: what a lock with queue, lease and token costs over the kernel's file lock.
 
-use std::fs::File;
-use std::time::Duration;
-
 use anyhow::Result;
-use tenure::backend::{Claim, Owner};
-use tenure::{Config, Key};
+use std::fs::File;
+use tenure::Config;
 
 use crate::compare::Comparison;
+use crate::cycle::{by_backend, by_client};
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let folder = tempfile::tempdir()?;
@@ -19,8 +17,6 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let locks = tenure::blocking::connect(&url)?;
     let lock = locks.lock("blocking");
     let client = runtime.block_on(tenure::connect(&url))?;
-    let key = Key::new("bare")?;
-    let mut number = 0;
     Comparison::run(
         rounds,
         10,
@@ -32,26 +28,8 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
                     Ok(file.unlock()?)
                 }),
             ),
-            (
-                "sqlite backend: take, release",
-                Box::new(|| {
-                    number += 1;
-                    let owner = Owner::new([7; 16], number);
-                    let claim = Claim::new(key.clone(), owner, Duration::from_secs(30));
-                    runtime.block_on(async {
-                        backend.try_acquire(&claim).await?.granted()?;
-                        backend.release(&claim).await?;
-                        Ok(())
-                    })
-                }),
-            ),
-            (
-                "tenure: acquire, release",
-                Box::new(|| {
-                    let lock = client.lock("async");
-                    Ok(runtime.block_on(async { lock.acquire().await?.release().await })?)
-                }),
-            ),
+            ("sqlite backend: take, release", by_backend(&runtime, &*backend)),
+            ("tenure: acquire, release", by_client(&runtime, &client)),
             ("tenure::blocking: acquire, release", Box::new(|| Ok(lock.acquire()?.release()?))),
         ],
     )

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use prost::{Message, Oneof};
-use tenure::backend::{Claim, Owner};
+use tenure::Config;
 use tenure::backends::Etcd;
-use tenure::{Config, Key};
 use tenure_servers::{Options, Topology, start};
 use tonic::Request;
 use tonic::client::Grpc;
@@ -16,6 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use crate::compare::{Comparison, Fact};
+use crate::cycle::{by_backend, by_client};
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let cluster = start(Topology::Etcd, &Options::default())?;
@@ -24,34 +24,14 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let config: Config = cluster.url().parse()?;
     let backend = runtime.block_on(config.open())?;
     let client = runtime.block_on(tenure::connect(&cluster.url()))?;
-    let key = Key::new("bare")?;
-    let mut number = 0;
     Comparison::run(
         rounds,
         1,
         vec![
             ("two transactions, bare", Box::new(|| runtime.block_on(bare.put_and_delete()))),
             ("etcd's lock service", Box::new(|| runtime.block_on(bare.lock_and_unlock()))),
-            (
-                "etcd backend: take, release",
-                Box::new(|| {
-                    number += 1;
-                    let owner = Owner::new([7; 16], number);
-                    let claim = Claim::new(key.clone(), owner, Duration::from_secs(30));
-                    runtime.block_on(async {
-                        backend.try_acquire(&claim).await?.granted()?;
-                        backend.release(&claim).await?;
-                        Ok(())
-                    })
-                }),
-            ),
-            (
-                "tenure: acquire, release",
-                Box::new(|| {
-                    let lock = client.lock("async");
-                    Ok(runtime.block_on(async { lock.acquire().await?.release().await })?)
-                }),
-            ),
+            ("etcd backend: take, release", by_backend(&runtime, &*backend)),
+            ("tenure: acquire, release", by_client(&runtime, &client)),
         ],
     )
 }

@@ -3,6 +3,7 @@
 
 mod compare;
 mod consul;
+mod cycle;
 mod embedded;
 mod etcd;
 mod fence;

@@ -1,17 +1,15 @@
 //! MariaDB: what a lock costs beside two statements through the bare driver, and beside a named
 //! lock by hand. All go to one real server, started for this.
 
-use std::time::Duration;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, OptsBuilder};
-use tenure::backend::{Claim, Owner};
-use tenure::{Config, Key};
+use tenure::Config;
 use tenure_servers::{Options, Topology};
 use tokio::runtime::Runtime;
 
 use crate::compare::Comparison;
+use crate::cycle::{by_backend, by_client};
 
 /// A pair of statements through the bare driver.
 struct Pair(Conn, [&'static str; 2]);
@@ -60,34 +58,16 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let backend = runtime.block_on(config.open())?;
     let client = |mode: &str| runtime.block_on(tenure::connect(&format!("{url}?mode={mode}")));
     let (leases, sessions, rows) = (client("lease")?, client("session")?, client("row")?);
-    let cycle = |client: &tenure::Client| -> Result<()> {
-        let lock = client.lock("client");
-        Ok(runtime.block_on(async { lock.acquire().await?.release().await })?)
-    };
-    let mut number = 0;
-    let key = Key::new("bare").context("a key")?;
     Comparison::run(
         rounds,
         4,
         vec![
             ("bare driver: lease by two statements", Box::new(|| lease.run(&runtime))),
             ("bare driver: GET_LOCK, RELEASE_LOCK", Box::new(|| named.run(&runtime))),
-            (
-                "mysql backend: take, release",
-                Box::new(|| {
-                    number += 1;
-                    let owner = Owner::new([7; 16], number);
-                    let claim = Claim::new(key.clone(), owner, Duration::from_secs(30));
-                    runtime.block_on(async {
-                        backend.try_acquire(&claim).await?.granted()?;
-                        backend.release(&claim).await?;
-                        Ok(())
-                    })
-                }),
-            ),
-            ("tenure, mode=lease", Box::new(|| cycle(&leases))),
-            ("tenure, mode=session", Box::new(|| cycle(&sessions))),
-            ("tenure, mode=row", Box::new(|| cycle(&rows))),
+            ("mysql backend: take, release", by_backend(&runtime, &*backend)),
+            ("tenure, mode=lease", by_client(&runtime, &leases)),
+            ("tenure, mode=session", by_client(&runtime, &sessions)),
+            ("tenure, mode=row", by_client(&runtime, &rows)),
         ],
     )
 }

@@ -1,15 +1,13 @@
 //! ZooKeeper: what a lock costs over the three requests that Curator's layout cannot do without.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
-use tenure::backend::{Claim, Owner};
+use tenure::Config;
 use tenure::backends::Zookeeper;
-use tenure::{Config, Key};
 use tenure_servers::{Options, Topology, start};
 use zookeeper_client::{Acls, Client, CreateMode};
 
 use crate::compare::Comparison;
+use crate::cycle::{by_backend, by_client};
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let cluster = start(Topology::Zookeeper, &Options::default())?;
@@ -22,47 +20,14 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let ephemeral: Config = format!("{}/one?layout=ephemeral", cluster.url()).parse()?;
     let ephemeral = runtime.block_on(ephemeral.open())?;
     let client = runtime.block_on(tenure::connect(&cluster.url()))?;
-    let mut number = 0;
-    let mut claim = || -> Result<Claim> {
-        number += 1;
-        let owner = Owner::new([7; 16], number);
-        Ok(Claim::new(Key::new("bare")?, owner, Duration::from_secs(30)))
-    };
-    let claims = std::cell::RefCell::new(&mut claim);
     Comparison::run(
         rounds,
         1,
         vec![
             ("create + getChildren, delete", Box::new(|| runtime.block_on(three(&bare)))),
-            (
-                "zookeeper backend: take, release",
-                Box::new(|| {
-                    let claim = (claims.borrow_mut())()?;
-                    runtime.block_on(async {
-                        backend.try_acquire(&claim).await?.granted()?;
-                        backend.release(&claim).await?;
-                        Ok(())
-                    })
-                }),
-            ),
-            (
-                "the same, layout=ephemeral",
-                Box::new(|| {
-                    let claim = (claims.borrow_mut())()?;
-                    runtime.block_on(async {
-                        ephemeral.try_acquire(&claim).await?.granted()?;
-                        ephemeral.release(&claim).await?;
-                        Ok(())
-                    })
-                }),
-            ),
-            (
-                "tenure: acquire, release",
-                Box::new(|| {
-                    let lock = client.lock("async");
-                    Ok(runtime.block_on(async { lock.acquire().await?.release().await })?)
-                }),
-            ),
+            ("zookeeper backend: take, release", by_backend(&runtime, &*backend)),
+            ("the same, layout=ephemeral", by_backend(&runtime, &*ephemeral)),
+            ("tenure: acquire, release", by_client(&runtime, &client)),
         ],
     )
 }

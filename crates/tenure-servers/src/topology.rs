@@ -26,7 +26,7 @@ pub enum Topology {
     Redis5,
     /// Three Redis masters that share the slots.
     RedisCluster,
-    /// A Redis master, a replica, and three sentinels that watch them.
+    /// A Redis master, two replicas, and three sentinels that watch them.
     RedisSentinel,
     /// One ZooKeeper.
     Zookeeper,

@@ -1,19 +1,23 @@
 //! How many requests locks cost: counted by the server itself.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use tenure_conformance::bench::{expect_busy, take};
+use tenure::backend::{Claim, Owner};
+use tenure::{Attempt, Config, Key};
+use tenure_conformance::bench::{expect_busy, soon, take};
+use tenure_conformance::server_cases;
 use tenure_servers::wire::http::{get, json_field};
 use tenure_servers::{Cluster, Node};
 
-use super::{cases, gateway, name};
+use super::{gateway, name};
 
-cases! {
+server_cases! {
     a_take_and_a_release_are_two_proposals Etcd;
     a_refused_try_leaves_no_trace Etcd;
     keep_alives_do_not_grow_with_the_number_of_locks Etcd;
     a_watch_that_was_compacted_away_is_not_asked_for_again_and_again Etcd;
+    a_waiter_does_not_wait_for_the_rounds_of_late_watches Etcd;
 }
 
 /// The sum of a counter of the server.
@@ -115,5 +119,32 @@ async fn a_watch_that_was_compacted_away_is_not_asked_for_again_and_again(
     ensure!(looks < 8.0, "{looks} looks at one lock within 4 s");
     guard.check()?;
     guard.release().await?;
+    Ok(())
+}
+
+/// Whoever watches from a revision that has passed is served ten times a second: fifty milliseconds
+/// late, on average. Others write all the time, so that most watches would be of that kind.
+async fn a_waiter_does_not_wait_for_the_rounds_of_late_watches(cluster: &Cluster) -> Result<()> {
+    let backend = cluster.url().parse::<Config>()?.open().await?;
+    let claim = |key: &Key| Claim::new(key.clone(), Owner::random(), Duration::from_secs(20));
+    let (mut alone, mut late) = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..40 {
+        let key = Key::new(name())?;
+        let (holder, mut waiter) = (claim(&key), claim(&key));
+        waiter.waits = true;
+        let began = Instant::now();
+        backend.try_acquire(&holder).await?.granted()?;
+        alone += began.elapsed();
+        ensure!(matches!(backend.try_acquire(&waiter).await?, Attempt::Busy(_)));
+        gateway(cluster.node(), "/v3/kv/put", r#"{"key":"eA==","value":"eA=="}"#)?;
+        let hint = async { backend.until_free(&waiter).await };
+        let began = Instant::now();
+        let (_, released) = tokio::join!(soon("a hint", hint), backend.release(&holder));
+        late += began.elapsed();
+        ensure!(released?);
+        backend.release(&waiter).await?;
+    }
+    // In the same run and by what one request takes, so that a busy machine does not matter.
+    ensure!(late < alone * 10 + Duration::from_secs(1), "{late:?}, where a take is {alone:?}");
     Ok(())
 }

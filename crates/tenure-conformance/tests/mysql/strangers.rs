@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tenure::{Attempt, ErrorKind, Grade};
+use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 
-use crate::{admin, cases, client, is_busy, soon, take};
+use crate::{admin, client, is_busy, soon, take};
 
-cases![
-    a_stranger_with_our_name_is_waited_for,
-    a_stranger_with_our_row_is_waited_for,
-    who_may_not_create_tables_is_told_what_to_do,
-    the_number_of_connections_does_not_grow_with_locks_and_waiters,
-    an_examination_names_what_is_wrong,
-];
+server_cases! {
+    a_stranger_with_our_name_is_waited_for Mariadb;
+    a_stranger_with_our_row_is_waited_for Mariadb;
+    who_may_not_create_tables_is_told_what_to_do Mariadb;
+    the_number_of_connections_does_not_grow_with_locks_and_waiters Mariadb;
+    an_examination_names_what_is_wrong Mariadb;
+}
 
 async fn a_stranger_with_our_name_is_waited_for(cluster: &Cluster) -> Result<()> {
     let locks = client(cluster, "mode=session").await?;

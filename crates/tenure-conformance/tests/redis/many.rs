@@ -3,11 +3,12 @@
 use anyhow::{Context, Result, ensure};
 use tenure::ErrorKind;
 use tenure_conformance::bench::{soon, until_waiters};
+use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Role, wait_until};
 
-use crate::{LONG, SECOND, cases, connect, take, tell, texts, wait_for};
+use crate::{LONG, SECOND, connect, take, tell, texts, wait_for};
 
-cases! {
+server_cases! {
     a_lock_on_a_replica_survives_a_failover RedisSentinel;
     a_killed_master_is_replaced_and_the_lock_goes_on RedisSentinel;
     a_grant_that_no_replica_has_is_undone RedisSentinel;
@@ -16,7 +17,8 @@ cases! {
 }
 
 async fn a_lock_on_a_replica_survives_a_failover(cluster: &Cluster) -> Result<()> {
-    let (one, two) = (connect(cluster, "replicas=1").await?, connect(cluster, "").await?);
+    // Both of them have it, so that it does not matter which one is promoted.
+    let (one, two) = (connect(cluster, "replicas=2").await?, connect(cluster, "").await?);
     let guard = take(&one, "k", SECOND * 20).await?;
     let waiter = wait_for(&two, "k", SECOND * 20);
     until_waiters(&one.lock("k"), 1).await?;
@@ -33,7 +35,7 @@ async fn a_lock_on_a_replica_survives_a_failover(cluster: &Cluster) -> Result<()
 }
 
 async fn a_killed_master_is_replaced_and_the_lock_goes_on(cluster: &Cluster) -> Result<()> {
-    let client = connect(cluster, "replicas=1").await?;
+    let client = connect(cluster, "replicas=2").await?;
     let guard = take(&client, "k", SECOND * 20).await?;
     let old = cluster.leader()?.context("a master")?;
     old.kill()?;

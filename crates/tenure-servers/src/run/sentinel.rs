@@ -1,4 +1,4 @@
-//! Redis with a replica, watched by three sentinels.
+//! Redis with two replicas, watched by three sentinels.
 
 use std::io;
 use std::time::Duration;
@@ -15,16 +15,20 @@ use crate::wire::redis::Value;
 /// What the sentinels call the master they watch.
 pub(crate) const MASTER_NAME: &str = "mymaster";
 
-/// One master, one replica, three sentinels of which two must agree.
+const REPLICAS: usize = 2;
+
+/// One master, its replicas, three sentinels of which two must agree.
 pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
     let program = get::program(site.options.flavor.bundle())?;
     let master = server(site, &program, "master", &[])?;
     master.wait_answer(START_LONGEST)?;
     let of = format!("127.0.0.1 {}", master.port());
-    let replica = server(site, &program, "replica", &["--replicaof", &of])?;
-    replica.wait_answer(START_LONGEST)?;
-
-    let mut nodes = vec![master, replica];
+    let mut nodes = vec![master];
+    for i in 1..=REPLICAS {
+        let replica = server(site, &program, &format!("replica{i}"), &["--replicaof", &of])?;
+        replica.wait_answer(START_LONGEST)?;
+        nodes.push(replica);
+    }
     for i in 1..=3 {
         let name = format!("s{i}");
         let [port] = ports::<1>()?;
@@ -41,7 +45,7 @@ pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
     Ok(nodes)
 }
 
-/// With all nodes up: the replica follows and every sentinel knows everybody. With some down:
+/// With all nodes up: the replicas follow and every sentinel knows everybody. With some down:
 /// a majority of sentinels names a master that runs and is one.
 pub(super) fn ready(cluster: &Cluster, node: &Node) -> io::Result<()> {
     let complete = cluster.nodes().iter().all(Node::is_running);
@@ -111,8 +115,8 @@ pub(super) fn leader(cluster: &Cluster) -> io::Result<Option<&Node>> {
 pub(super) fn step_down(cluster: &Cluster) -> io::Result<()> {
     let sentinel = cluster.nodes().iter().rfind(|node| node.is_running());
     let sentinel = sentinel.ok_or_else(|| io::Error::other("no sentinel runs"))?;
-    // It refuses while it still winds up an earlier one (INPROG), or has not asked the replica how
-    // it is since then (NOGOODSLAVE).
+    // It refuses while it still winds up an earlier one (INPROG), or has not asked the replicas
+    // how they are since then (NOGOODSLAVE).
     wait_until(START_LONGEST, || tell(sentinel, &["SENTINEL", "FAILOVER", MASTER_NAME])).map(drop)
 }
 
@@ -130,27 +134,30 @@ fn role(node: &Node) -> io::Result<String> {
     }
 }
 
-/// Whether the sentinel has seen the master, the replica and the other sentinels in their places.
+/// Whether the sentinel has seen the master, the replicas and the other sentinels in their places.
 ///
-/// It must have *seen* the replica as one: a sentinel that last saw it as a master, before it was
+/// It must have *seen* a replica as one: a sentinel that last saw it as a master, before it was
 /// told to follow, takes a later promotion for disobedience and undoes it.
 fn knows_everybody(sentinel: &Node) -> io::Result<bool> {
     let master = fields(tell(sentinel, &["SENTINEL", "MASTER", MASTER_NAME])?);
     let Value::List(replicas) = tell(sentinel, &["SENTINEL", "REPLICAS", MASTER_NAME])? else {
         return Ok(false);
     };
-    let replica = fields(replicas.into_iter().next().unwrap_or(Value::Nil));
+    let replicas: Vec<_> = replicas.into_iter().map(fields).collect();
     let has = |fields: &[(String, String)], name: &str, value: &str| {
         fields.iter().any(|(its_name, its_value)| its_name == name && its_value == value)
     };
-    Ok(has(&master, "num-slaves", "1")
+    let follows = |replica: &Vec<(String, String)>| {
+        has(replica, "flags", "slave")
+            && has(replica, "role-reported", "slave")
+            && has(replica, "master-link-status", "ok")
+    };
+    Ok(replicas.len() == REPLICAS
+        && replicas.iter().all(follows)
         && has(&master, "num-other-sentinels", "2")
         // Without further words like s_down or failover_in_progress.
         && has(&master, "flags", "master")
-        && has(&master, "role-reported", "master")
-        && has(&replica, "flags", "slave")
-        && has(&replica, "role-reported", "slave")
-        && has(&replica, "master-link-status", "ok"))
+        && has(&master, "role-reported", "master"))
 }
 
 /// A list of names and values, in turn.

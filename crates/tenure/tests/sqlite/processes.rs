@@ -124,15 +124,21 @@ async fn a_child_that_inherits_the_beacon_keeps_the_lock_alive() {
         let child: i32 = peer.ask("spawn").parse().unwrap();
         peer.kill();
         let waiter = waiting("a");
-        let attempt = store.try_acquire(&waiter).await.unwrap();
-        assert_eq!(matches!(attempt, Attempt::Busy(_)), kept, "inherit={inherit}");
-        peer::kill(child);
+        if kept {
+            busy(&store, &waiter).await;
+            peer::kill(child);
+        }
+        // A child that inherits nothing may live on. But not at once: a spawn returns a moment
+        // before the kernel closes what the child does not inherit.
         within(SOON, async {
             while let Attempt::Busy(_) = store.try_acquire(&waiter).await.unwrap() {
                 store.until_free(&waiter).await;
             }
         })
         .await;
+        if !kept {
+            peer::kill(child);
+        }
     }
 }
 

@@ -117,6 +117,6 @@ impl Store {
 
 const TIME_TO_LIVE: Method = Method("/etcdserverpb.Lease/LeaseTimeToLive");
 /// How long one answer may take.
-const LOOK: Duration = Duration::from_secs(4);
+pub(super) const LOOK: Duration = Duration::from_secs(4);
 /// A listing asks for the time left of at most so many clients.
 const MOST_LEASES: usize = 200;

@@ -269,8 +269,12 @@ pub(super) struct WatchCancelRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct WatchResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<ResponseHeader>,
     #[prost(int64, tag = "2")]
     pub(super) watch_id: i64,
+    #[prost(bool, tag = "3")]
+    pub(super) created: bool,
     #[prost(bool, tag = "4")]
     pub(super) canceled: bool,
     #[prost(message, repeated, tag = "11")]

@@ -23,8 +23,23 @@ pub(super) struct Watches {
 
 #[derive(Debug)]
 enum Wish {
-    Watch(WatchCreateRequest, oneshot::Sender<()>),
+    Watch(WatchCreateRequest, Open),
     Forget(i64),
+}
+
+/// The task's end of a watch.
+#[derive(Debug)]
+struct Open {
+    /// The server's revision when it began.
+    begun: Option<oneshot::Sender<i64>>,
+    ended: oneshot::Sender<()>,
+}
+
+/// A watch for the deletion of one key.
+pub(super) struct Watch<'a> {
+    begun: oneshot::Receiver<i64>,
+    ended: oneshot::Receiver<()>,
+    _forget: Forget<'a>,
 }
 
 type Stream = Duplex<WatchRequest, WatchResponse>;
@@ -36,17 +51,30 @@ impl Watches {
         (Watches { wishes, last: AtomicI64::new(0) }, run(wire, asked))
     }
 
-    /// Returns when the key was deleted at `from` or later, or may have been.
-    pub(super) async fn until_deleted(&self, key: Vec<u8>, from: i64) {
+    /// Watches for a deletion at `from` or later; 0 is from now on.
+    pub(super) fn watch(&self, key: Vec<u8>, from: i64) -> Watch<'_> {
         let watch_id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let request =
             WatchCreateRequest { key, start_revision: from, filters: vec![NO_PUT], watch_id };
-        let (sender, heard) = oneshot::channel();
-        let _forget = Forget { watches: self, watch_id };
-        if self.wishes.send(Wish::Watch(request, sender)).is_ok() {
-            // An error is a watch that ended otherwise.
-            let _look_again = heard.await;
-        }
+        let (send_begun, begun) = oneshot::channel();
+        let (send_ended, ended) = oneshot::channel();
+        let open = Open { begun: Some(send_begun), ended: send_ended };
+        // Without the task, both receivers fail at once: look again.
+        let _gone = self.wishes.send(Wish::Watch(request, open));
+        Watch { begun, ended, _forget: Forget { watches: self, watch_id } }
+    }
+}
+
+impl Watch<'_> {
+    /// Returns when the server has begun to watch, with its revision then. `None` if it will not.
+    pub(super) async fn begun(&mut self) -> Option<i64> {
+        (&mut self.begun).await.ok()
+    }
+
+    /// Returns when the key was deleted, or may have been.
+    pub(super) async fn ended(self) {
+        // An error is a watch that ended otherwise.
+        let _look_again = self.ended.await;
     }
 }
 
@@ -66,9 +94,9 @@ impl Drop for Forget<'_> {
 async fn run(wire: Arc<Wire>, mut wishes: mpsc::UnboundedReceiver<Wish>) {
     let mut open = HashMap::new();
     while let Some(wish) = wishes.recv().await {
-        let Wish::Watch(request, sender) = wish else { continue };
+        let Wish::Watch(request, watch) = wish else { continue };
         if let Ok(stream) = wire.open(WATCH).await {
-            open.insert(request.watch_id, sender);
+            open.insert(request.watch_id, watch);
             if stream.out.send(create(request)).is_ok() {
                 serve(&wire, stream, &mut wishes, &mut open).await;
             }
@@ -84,15 +112,15 @@ async fn serve(
     wire: &Wire,
     mut stream: Stream,
     wishes: &mut mpsc::UnboundedReceiver<Wish>,
-    open: &mut HashMap<i64, oneshot::Sender<()>>,
+    open: &mut HashMap<i64, Open>,
 ) {
     let mut generations = wire.generations();
     while *generations.borrow_and_update() == stream.generation {
         tokio::select! {
             wish = wishes.recv() => {
                 let message = match wish {
-                    Some(Wish::Watch(request, sender)) => {
-                        open.insert(request.watch_id, sender);
+                    Some(Wish::Watch(request, watch)) => {
+                        open.insert(request.watch_id, watch);
                         create(request)
                     }
                     Some(Wish::Forget(watch_id)) => match open.remove(&watch_id) {
@@ -119,13 +147,18 @@ async fn serve(
     }
 }
 
-/// Tells whoever waits for this. Returns the watch if the server still has it.
-fn ring(answer: &WatchResponse, open: &mut HashMap<i64, oneshot::Sender<()>>) -> Option<i64> {
+/// Tells whoever waits for this. Returns the watch if it has ended and the server still has it.
+fn ring(answer: &WatchResponse, open: &mut HashMap<i64, Open>) -> Option<i64> {
+    // Whoever waited may have gone.
+    if answer.created
+        && let Some(begun) = open.get_mut(&answer.watch_id)?.begun.take()
+    {
+        let _unheard = begun.send(answer.header.as_ref().map_or(0, |header| header.revision));
+    }
     if answer.events.is_empty() && !answer.canceled {
         return None;
     }
-    // Whoever waited may have gone.
-    let _unheard = open.remove(&answer.watch_id)?.send(());
+    let _unheard = open.remove(&answer.watch_id)?.ended.send(());
     (!answer.canceled).then_some(answer.watch_id)
 }
 

@@ -231,9 +231,20 @@ impl Redis {
         let (names, owner) = (Names::of(claim.key.as_str()), claim.owner.to_string());
         let own = [Argument::Text(&owner), Argument::Number(ms(bury))];
         let call = self.call(&self.scripts.release, &names, &owner, &own);
-        match self.servers.ask(&names.lock, &call).await? {
+        let released = |answer: Value| match answer {
             Value::Int(what) => Ok(what == 2),
             other => Err(answer::odd("release", &other)),
+        };
+        let wire = self.servers.wire(&names.lock).await?;
+        match self.servers.ask_on(wire.clone(), &names.lock, &call).await {
+            Ok((answer, _)) => released(answer),
+            // A connection that was killed while nobody used it is often noticed only now. If the
+            // lock is gone already, this may have been our own doing.
+            Err(error) if wire.is_broken() => {
+                let again = self.servers.ask(&names.lock, &call).await?;
+                if released(again)? { Ok(true) } else { Err(error) }
+            }
+            Err(error) => Err(error),
         }
     }
 

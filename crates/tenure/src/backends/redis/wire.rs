@@ -220,7 +220,7 @@ impl Wire {
 
     /// Whether it ended, or leads to a server that is no master any more.
     pub(super) fn is_broken(&self) -> bool {
-        self.tap.closed.load(Ordering::Acquire)
+        self.tap.closed.load(Ordering::Acquire) || self.driver.is_finished()
     }
 }
 

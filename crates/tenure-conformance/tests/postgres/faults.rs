@@ -1,0 +1,175 @@
+//! What the promises have to survive.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use tenure::backend::{Backend, Claim, Owner};
+use tenure::backends::Postgres;
+use tenure::{Attempt, ErrorKind, FencingToken, LostReason};
+use tenure_conformance::bench::{soon, take, until_waiters};
+
+use crate::{cases, claim, connect, own_server, server, sql, unique, until_answered};
+
+cases! {
+    a_late_request_takes_nothing_after_its_withdrawal,
+    a_lost_answer_costs_no_lock_and_no_token,
+    a_killed_server_comes_back_with_the_same_locks_and_higher_tokens,
+    a_terminated_session_is_a_lost_lock_at_once,
+    a_terminated_transaction_is_a_lost_lock_at_once,
+    a_terminated_listener_is_replaced_and_the_waiter_served,
+    an_eviction_from_a_session_spares_its_other_locks,
+}
+
+async fn a_late_request_takes_nothing_after_its_withdrawal() -> Result<()> {
+    let backend = Postgres::open(&server()?.url()).await?;
+    for waits in [false, true] {
+        let mut late = claim(&unique("k"))?;
+        late.doubtful = true;
+        late.waits = waits;
+        // The request is still on its way when the claim is withdrawn.
+        ensure!(!backend.release(&late).await?);
+        ensure!(matches!(backend.try_acquire(&late).await?, Attempt::Busy(_)), "a ghost holds");
+        let other = Claim::new(late.key.clone(), Owner::random(), late.ttl);
+        let grant = backend.try_acquire(&other).await?.granted()?;
+        ensure!(matches!(backend.try_acquire(&late).await?, Attempt::Busy(_)));
+        ensure!(backend.release(&other).await?, "it was held");
+        // A ghost in the queue would have got it now.
+        let again = Claim::new(late.key.clone(), Owner::random(), late.ttl);
+        ensure!(backend.try_acquire(&again).await?.granted()?.token > grant.token);
+        ensure!(backend.release(&again).await?);
+    }
+    Ok(())
+}
+
+/// The proxy swallows the answer to one statement after the other and tears the connection.
+async fn a_lost_answer_costs_no_lock_and_no_token() -> Result<()> {
+    let cluster = server()?;
+    let proxy = cluster.node().proxy()?;
+    for mode in ["lease", "session", "row"] {
+        let url = format!("postgres://postgres@{}/postgres?mode={mode}", proxy.address());
+        let shaky = connect(&url).await?;
+        let steady = connect(&format!("{}?mode={mode}", cluster.url())).await?;
+        let (key, mut last) = (unique("k"), None::<FencingToken>);
+        for round in 1..=8 {
+            proxy.swallow_answer(round % 4 + 1);
+            let guard = soon("acquire", shaky.lock(&key).acquire()).await??;
+            ensure!(Some(guard.token()) > last, "{mode}: {:?} after {last:?}", guard.token());
+            last = Some(guard.token());
+            let held = soon("holding", steady.lock(&key).try_acquire()).await??;
+            ensure!(
+                matches!(held, Attempt::Busy(_)) || guard.check().is_err(),
+                "{mode}: two holders"
+            );
+            if let Attempt::Granted(other) = held {
+                last = Some(other.token());
+                other.release().await?;
+            }
+            // Lost answers make this doubtful; it must end free either way.
+            drop(soon("release", guard.release()).await?);
+            proxy.heal();
+            soon("flush", shaky.flush()).await?;
+            let guard = soon("the lock", steady.lock(&key).acquire()).await??;
+            ensure!(Some(guard.token()) > last, "{mode}: {:?} after {last:?}", guard.token());
+            last = Some(guard.token());
+            guard.release().await?;
+        }
+    }
+    Ok(())
+}
+
+async fn a_killed_server_comes_back_with_the_same_locks_and_higher_tokens() -> Result<()> {
+    let cluster = own_server()?;
+    let backend = Postgres::open(&cluster.url()).await?;
+    let mut held = claim("held")?;
+    held.ttl = Duration::from_secs(60);
+    let first = backend.try_acquire(&held).await?.granted()?;
+    let mut last = first.token;
+    for round in 0..3 {
+        for number in 0..50 {
+            let other = claim(&format!("other {round} {number}"))?;
+            let grant = backend.try_acquire(&other).await?.granted()?;
+            ensure!(grant.token > last);
+            last = grant.token;
+            ensure!(backend.release(&other).await?);
+        }
+        cluster.node().kill()?;
+        let refused = backend.try_acquire(&held).await.map(|_| ()).map_err(|e| e.kind());
+        ensure!(refused == Err(ErrorKind::Unavailable), "{refused:?}");
+        cluster.node().restart()?;
+        let again = until_answered(|| backend.try_acquire(&held)).await?.granted()?;
+        ensure!(again.token == first.token, "the grant was lost: {again:?} {first:?}");
+        let stranger = claim("held")?;
+        let attempt = until_answered(|| backend.try_acquire(&stranger)).await?;
+        ensure!(matches!(attempt, Attempt::Busy(_)), "the grant was doubled");
+    }
+    ensure!(until_answered(|| backend.release(&held)).await?);
+    Ok(())
+}
+
+async fn a_terminated_session_is_a_lost_lock_at_once() -> Result<()> {
+    terminate("session", "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted").await
+}
+
+async fn a_terminated_transaction_is_a_lost_lock_at_once() -> Result<()> {
+    let which = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'tenure row %'";
+    terminate("row", which).await
+}
+
+/// Ends every connection that holds a lock in this mode.
+async fn terminate(mode: &str, which: &str) -> Result<()> {
+    let cluster = own_server()?;
+    let url = format!("{}?mode={mode}", cluster.url());
+    let (one, two) = (connect(&url).await?, connect(&url).await?);
+    let guard = take(&one.lock("k").ttl(Duration::from_secs(30))).await?;
+    let waiter = tokio::spawn(two.lock("k").acquire());
+    until_waiters(&one.lock("k"), 1).await?;
+    let ended = sql(&cluster, &format!("SELECT pg_terminate_backend(pid) FROM ({which}) x"))?;
+    ensure!(ended == ["t"], "{ended:?}");
+    let start = Instant::now();
+    let lost = soon("the holder's loss", guard.lost()).await?;
+    ensure!(lost.reason() == LostReason::SessionGone, "{lost}");
+    let next = soon("the waiter's grant", waiter).await???;
+    // The lease would last for half a minute.
+    ensure!(start.elapsed() < Duration::from_secs(10), "took {:?}", start.elapsed());
+    ensure!(next.token() > guard.token());
+    next.release().await?;
+    // The client goes on with a new connection.
+    let again = soon("acquire", one.lock("k").acquire()).await??;
+    ensure!(again.token() > guard.token());
+    again.release().await?;
+    Ok(())
+}
+
+async fn a_terminated_listener_is_replaced_and_the_waiter_served() -> Result<()> {
+    let cluster = own_server()?;
+    let (one, two) = (connect(&cluster.url()).await?, connect(&cluster.url()).await?);
+    let guard = take(&one.lock("k")).await?;
+    let waiter = tokio::spawn(two.lock("k").acquire());
+    until_waiters(&one.lock("k"), 1).await?;
+    let all = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+               WHERE application_name = 'tenure'";
+    sql(&cluster, all)?;
+    // A lease does not hang on a connection.
+    ensure!(guard.check().is_ok());
+    soon("release", guard.release()).await??;
+    let start = Instant::now();
+    soon("the waiter's grant", waiter).await???.release().await?;
+    // Without a wake-up the next ask would come after ten seconds.
+    ensure!(start.elapsed() < Duration::from_secs(5), "took {:?}", start.elapsed());
+    Ok(())
+}
+
+async fn an_eviction_from_a_session_spares_its_other_locks() -> Result<()> {
+    let url = format!("{}?mode=session", server()?.url());
+    let (one, two) = (connect(&url).await?, connect(&url).await?);
+    let (a, b) = (unique("a"), unique("b"));
+    let (evicted, spared) = (take(&one.lock(&a)).await?, take(&one.lock(&b)).await?);
+    ensure!(soon("evict", two.lock(&a).evict(evicted.token())).await??);
+    let lost = soon("the loss", evicted.lost()).await?;
+    ensure!(lost.reason() == LostReason::Evicted, "{lost}");
+    take(&two.lock(&a)).await?.release().await?;
+    ensure!(spared.check().is_ok());
+    ensure!(matches!(two.lock(&b).try_acquire().await?, Attempt::Busy(_)));
+    spared.release().await?;
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! What only a real PostgreSQL can show: killed sessions, a server that is killed and comes back,
+//! lost answers, other isolation levels and time zones, and a table full of expired rows.
+//! `cargo test -p tenure-conformance --test postgres -- faults` runs some of them.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod faults;
+mod pooler;
+mod strangers;
+mod tables;
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::Result;
+use futures_util::future::BoxFuture;
+use libtest_mimic::{Arguments, Failed, Trial};
+use tenure::backend::{Claim, Owner};
+use tenure::{Client, Config, ErrorKind, Key};
+use tenure_conformance::bench::soon;
+use tenure_servers::wire::postgres::Postgres as Wire;
+use tenure_servers::{Cluster, Options, Topology};
+
+fn main() {
+    let missing = shared().as_ref().err().map(|reason| format!("{reason:#}"));
+    let cases = [faults::CASES, strangers::CASES, tables::CASES].concat();
+    let trials = cases.into_iter().map(|case| trial(case, missing.as_deref())).collect();
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(4);
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// A case and its name.
+#[derive(Clone, Copy)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn() -> BoxFuture<'static, Result<()>>,
+}
+
+/// The rows of a module.
+macro_rules! cases {
+    ($($name:ident),+ $(,)?) => {
+        pub(crate) const CASES: &[crate::Case] = &[$(
+            crate::Case {
+                name: concat!(module_path!(), "::", stringify!($name)),
+                run: || Box::pin($name()),
+            }
+        ),+];
+    };
+}
+pub(crate) use cases;
+
+fn trial(case: Case, missing: Option<&str>) -> Trial {
+    let name = case.name.trim_start_matches("postgres::");
+    match missing {
+        None => Trial::test(name, move || run(case)),
+        Some(reason) => {
+            let (name, reason) =
+                (format!("{name} (could not be had: {reason})"), reason.to_owned());
+            Trial::test(name, move || Err(reason.into()))
+                .with_ignored_flag(!tenure_servers::require("postgres"))
+        }
+    }
+}
+
+fn run(case: Case) -> Result<(), Failed> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build()?;
+    runtime.block_on(async { tokio::time::timeout(LONGEST, (case.run)()).await })??;
+    Ok(())
+}
+
+fn shared() -> &'static tenure_servers::Result<Cluster> {
+    static SHARED: OnceLock<tenure_servers::Result<Cluster>> = OnceLock::new();
+    SHARED.get_or_init(|| tenure_servers::start(Topology::Postgres, &Options::default()))
+}
+
+pub(crate) fn server() -> Result<&'static Cluster> {
+    Ok(shared().as_ref().map_err(Clone::clone)?)
+}
+
+/// A server of the test's own, to be hurt.
+pub(crate) fn own_server() -> Result<Cluster> {
+    Ok(tenure_servers::start(Topology::Postgres, &Options::default())?)
+}
+
+pub(crate) fn sql(cluster: &Cluster, text: &str) -> Result<Vec<String>> {
+    Ok(Wire::connect(cluster.node().port())?.query(text)?)
+}
+
+pub(crate) async fn connect(url: &str) -> Result<Client> {
+    Ok(soon("connect", url.parse::<Config>()?.connect()).await??)
+}
+
+pub(crate) fn unique(name: &str) -> String {
+    format!("{}/{name}", Owner::random())
+}
+
+pub(crate) fn claim(key: &str) -> Result<Claim> {
+    Ok(Claim::new(Key::new(key)?, Owner::random(), Duration::from_secs(20)))
+}
+
+/// Repeats what a server that is coming back refuses, until it answers.
+pub(crate) async fn until_answered<T, F: Future<Output = tenure::Result<T>>>(
+    call: impl Fn() -> F,
+) -> Result<T> {
+    let asking = async {
+        loop {
+            match call().await {
+                Err(error) if error.kind() == ErrorKind::Unavailable => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                answer => return answer,
+            }
+        }
+    };
+    Ok(soon("an answer", asking).await??)
+}
+
+/// No case takes this long; one that hangs is a failure, not a hanging run.
+pub(crate) const LONGEST: Duration = Duration::from_secs(150);

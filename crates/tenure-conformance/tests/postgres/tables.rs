@@ -1,0 +1,185 @@
+//! The tables: what grows in them, what is swept, and what one hand-over writes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use tenure::Attempt;
+use tenure::backend::Backend;
+use tenure::backends::Postgres;
+use tenure_conformance::bench::{soon, take, until_waiters, within};
+use tenure_servers::Cluster;
+use tenure_servers::wire::postgres::Postgres as Wire;
+
+use crate::{LONGEST, cases, claim, connect, own_server, server, sql, unique};
+
+cases! {
+    a_million_expired_rows_do_not_slow_a_take_down,
+    a_sweep_removes_what_expired_and_keeps_what_is_held,
+    keys_that_differ_in_a_byte_are_different_locks,
+    a_hand_over_is_one_statement,
+    connections_do_not_grow_with_locks_and_waiters,
+}
+
+async fn a_million_expired_rows_do_not_slow_a_take_down() -> Result<()> {
+    let cluster = own_server()?;
+    let backend = Postgres::open(&cluster.url()).await?;
+    let fill = "INSERT INTO tenure_lease (key, owner, token, until) \
+                SELECT convert_to('dead/' || n, 'UTF8'), 'x', nextval('tenure_token'), \
+                now() - interval '1 hour' FROM generate_series(1, 1000000) n";
+    let mut wire = Wire::connect(cluster.node().port())?;
+    // The wire gives up after five seconds of silence; the server goes on.
+    drop(wire.query(&format!("SET synchronous_commit = off; {fill}")));
+    let full = async {
+        while sql(&cluster, "SELECT count(*) FROM tenure_lease")? != ["1000000"] {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(Duration::from_secs(90), full).await??;
+    let mut times = Vec::new();
+    for number in 1..200 {
+        let claim = claim(&format!("dead/{}", number * 5000))?;
+        let start = Instant::now();
+        backend.try_acquire(&claim).await?.granted()?;
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    println!("takeover among a million expired rows: {:?} in the middle", times[100]);
+    // A scan of the table takes some hundred milliseconds.
+    ensure!(times[100] < Duration::from_millis(50), "{:?}", times[100]);
+    Ok(())
+}
+
+async fn a_sweep_removes_what_expired_and_keeps_what_is_held() -> Result<()> {
+    let cluster = own_server()?;
+    let backend = Postgres::open(&format!("{}?sweep=50ms", cluster.url())).await?;
+    let (held, mut waiter) = (claim("held")?, claim("waited for")?);
+    let token = backend.try_acquire(&held).await?.granted()?.token;
+    let dead = claim("waited for")?;
+    backend.try_acquire(&dead).await?.granted()?;
+    waiter.waits = true;
+    ensure!(matches!(backend.try_acquire(&waiter).await?, Attempt::Busy(_)));
+    sql(
+        &cluster,
+        "UPDATE tenure_lease SET until = now() - interval '2 minutes' \
+                   WHERE key = 'waited for'",
+    )?;
+    sql(
+        &cluster,
+        "INSERT INTO tenure_lease (key, owner, token, until) \
+                   SELECT convert_to('dead/' || n, 'UTF8'), 'x', nextval('tenure_token'), \
+                   now() - interval '2 minutes' FROM generate_series(1, 5000) n",
+    )?;
+    let swept = async {
+        while sql(&cluster, "SELECT count(*) FROM tenure_lease")? != ["2"] {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        anyhow::Ok(())
+    };
+    soon("the sweep", swept).await??;
+    ensure!(backend.try_acquire(&held).await?.granted()?.token == token, "a held row was swept");
+    // The waiter is still the first in the queue of the expired holder.
+    let newcomer = claim("waited for")?;
+    ensure!(matches!(backend.try_acquire(&newcomer).await?, Attempt::Busy(_)));
+    let grant = backend.try_acquire(&waiter).await?.granted()?;
+    ensure!(grant.token > token);
+    Ok(())
+}
+
+async fn keys_that_differ_in_a_byte_are_different_locks() -> Result<()> {
+    let prefix = unique("");
+    let keys = ["a", "A", "a ", " a", "a%", "a_", "a'", "a\"", "a\\", "ä", "a\u{308}", "🦀", "🦞"];
+    for mode in ["lease", "session", "row"] {
+        let client = connect(&format!("{}?mode={mode}", server()?.url())).await?;
+        let mut guards = Vec::new();
+        for key in keys {
+            guards.push(take(&client.lock(format!("{prefix}{key}"))).await?);
+        }
+        ensure!(client.list(&prefix).await?.len() == keys.len());
+        for guard in guards {
+            guard.release().await?;
+        }
+        ensure!(client.list(&prefix).await?.is_empty());
+    }
+    Ok(())
+}
+
+/// Writes of the table, as the server counts them: one per hand-over, however many wait.
+async fn a_hand_over_is_one_statement() -> Result<()> {
+    let cluster = own_server()?;
+    let client = connect(&cluster.url()).await?;
+    let mut writes = 0;
+    for waiting in [1_u64, 10, 100] {
+        // So long that nobody asks again while the server makes up its counts.
+        let lock = client.lock(format!("hand-over/{waiting}")).ttl(Duration::from_secs(3600));
+        let guard = take(&lock).await?;
+        let waiters: Vec<_> = (0..waiting)
+            .map(|_| {
+                let lock = lock.clone();
+                tokio::spawn(async move { lock.acquire().await?.release().await })
+            })
+            .collect();
+        until_waiters(&lock, usize::try_from(waiting)?).await?;
+        // The take and the places.
+        let before = until_written(&cluster, writes + 1 + waiting).await?;
+        guard.release().await?;
+        for waiter in waiters {
+            soon("a waiter's turn", waiter).await???;
+        }
+        writes = until_written(&cluster, before + waiting + 1).await?;
+        let done = writes - before;
+        println!("{waiting} waiters: {done} writes for {} releases", waiting + 1);
+        ensure!(done <= waiting + 1 + waiting / 10 + 1, "{done} writes for {waiting} waiters");
+    }
+    Ok(())
+}
+
+/// Waits until so many writes have been counted: an idle connection tells its numbers ten seconds
+/// late.
+async fn until_written(cluster: &Cluster, count: u64) -> Result<u64> {
+    let text = "SELECT n_tup_upd + n_tup_ins FROM pg_stat_user_tables \
+                WHERE relname = 'tenure_lease'";
+    let counted = async {
+        loop {
+            let written = sql(cluster, text).ok().and_then(|rows| rows.first()?.parse().ok());
+            if let Some(written) = written.filter(|written: &u64| *written >= count) {
+                return anyhow::Ok(written);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    within(LONGEST / 3, &format!("{count} writes"), counted).await?
+}
+
+async fn connections_do_not_grow_with_locks_and_waiters() -> Result<()> {
+    let cluster = own_server()?;
+    let count = || -> Result<usize> {
+        let ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'tenure%'";
+        Ok(sql(&cluster, ours)?[0].parse()?)
+    };
+    for (mode, most) in [("lease", 2), ("session", 3)] {
+        let client = connect(&format!("{}?mode={mode}", cluster.url())).await?;
+        let mut guards = Vec::new();
+        for number in 0..50 {
+            guards.push(take(&client.lock(format!("{mode}/{number}"))).await?);
+        }
+        let lock = client.lock(format!("{mode}/0"));
+        let waiters: Vec<_> = (0..50).map(|_| tokio::spawn(lock.acquire())).collect();
+        until_waiters(&lock, 50).await?;
+        let used = count()?;
+        println!("mode={mode}: {used} connections for 50 locks and 50 waiters");
+        ensure!(used <= most, "mode={mode}: {used} connections");
+        waiters.iter().for_each(tokio::task::JoinHandle::abort);
+        drop(guards);
+        soon("shutdown", client.shutdown(Duration::ZERO)).await??;
+        drop((lock, client));
+        let gone = async {
+            while count()? > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            anyhow::Ok(())
+        };
+        soon("the end of the connections", gone).await??;
+    }
+    Ok(())
+}
