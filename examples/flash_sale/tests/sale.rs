@@ -7,9 +7,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::{Arguments, Completion, Trial};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Opts};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tenure_servers::{Topology, require, shared};
+use tokio::net::TcpStream;
+use tokio_postgres::NoTls;
 
 fn main() {
     let arguments = Arguments::from_args();
@@ -40,7 +44,7 @@ fn main() {
 fn judge(url: Option<String>) -> Result<()> {
     let mut program = Command::new(env!("CARGO_BIN_EXE_flash_sale"));
     program.args(["--json", "--articles", "3", "--buyers", "4"]);
-    program.args(url.iter().flat_map(|url| ["--url", url]));
+    program.args(url.iter().flat_map(|url| ["--url", url.as_str()]));
     let output = program.output()?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{}: {errors}", output.status);
@@ -58,7 +62,34 @@ fn judge(url: Option<String>) -> Result<()> {
     ensure!(number(2, "oversold")? == 3, "{rounds}");
     ensure!(number(3, "oversold")? == 0, "{rounds}");
     ensure!(number(3, "refused")? >= 3, "{rounds}");
+    if let Some(url) = url {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let left = runtime.block_on(leftovers(&url))?;
+        ensure!(left == 0, "{left} things of the shop are left");
+    }
     Ok(())
+}
+
+/// How many schemas, tables, rows or keys of the shop there are. Those of the locks do not count.
+async fn leftovers(url: &str) -> Result<i64> {
+    if url.starts_with("redis") {
+        let mut db = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*flash-sale*").query_async(&mut db).await?;
+        return Ok(keys.iter().filter(|key| !key.starts_with("tenure:")).count().try_into()?);
+    }
+    if url.starts_with("mysql") {
+        let mut db = Conn::new(Opts::from_url(url)?).await?;
+        let sql = "SELECT (SELECT count(*) FROM information_schema.tables \
+                   WHERE table_name LIKE 'flash_sale_%') + (SELECT count(*) FROM tenure_fence)";
+        return db.query_first(sql).await?.context("a count");
+    }
+    let config: tokio_postgres::Config = url.parse()?;
+    let port = config.get_ports().first().context("a port")?;
+    let stream = TcpStream::connect(("127.0.0.1", *port)).await?;
+    let (client, connection) = config.connect_raw(stream, NoTls).await?;
+    drop(tokio::spawn(connection));
+    let sql = "SELECT count(*) FROM pg_namespace WHERE nspname = 'flash_sale'";
+    Ok(client.query_one(sql, &[]).await?.try_get(0)?)
 }
 
 /// By `Ctrl-C` or by `kill -9`, with a buyer that is stopped at that moment.
