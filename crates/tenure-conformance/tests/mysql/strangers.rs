@@ -16,6 +16,7 @@ server_cases! {
     who_may_not_create_tables_is_told_what_to_do Mariadb;
     the_number_of_connections_does_not_grow_with_locks_and_waiters Mariadb;
     an_examination_names_what_is_wrong Mariadb;
+    a_server_that_is_not_there_is_named Mariadb;
 }
 
 async fn a_stranger_with_our_name_is_waited_for(cluster: &Cluster) -> Result<()> {
@@ -126,5 +127,13 @@ async fn an_examination_names_what_is_wrong(cluster: &Cluster) -> Result<()> {
     ensure!(graded(Grade::Warning).any(|finding| finding.subject == "durability"), "{findings:?}");
     ensure!(graded(Grade::Fault).any(|finding| finding.subject == "tenure_waiter"));
     ensure!(matches!(soon(locks.lock("k").try_acquire()).await??, Attempt::Granted(_)));
+    Ok(())
+}
+
+async fn a_server_that_is_not_there_is_named(cluster: &Cluster) -> Result<()> {
+    cluster.node().kill()?;
+    let error = tenure::connect(&cluster.url()).await.unwrap_err();
+    ensure!(error.kind() == ErrorKind::Unavailable, "{error:?}");
+    ensure!(error.to_string().contains(&cluster.node().address()), "{error}");
     Ok(())
 }
