@@ -59,6 +59,42 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     )
 }
 
+/// A write of one's own, and the same with the checks that the lock is still held.
+pub(crate) fn compare_condition(rounds: usize) -> Result<Comparison> {
+    let cluster = tenure_servers::shared(Topology::Consul)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let client = runtime.block_on(tenure::connect(&cluster.url()))?;
+    let guard = runtime.block_on(client.lock("stock/42").acquire())?;
+    let condition = runtime.block_on(async {
+        let consul = Consul::open(&cluster.url()).await?;
+        consul.condition(guard.key(), guard.token()).await
+    })?;
+    let condition = condition.context("it is held")?;
+    let (key, session, index) = (&condition.key, &condition.session, condition.index);
+    let set = r#"{"KV":{"Verb":"set","Key":"data/42","Value":"Nw=="}}"#;
+    let plain = format!("[{set}]");
+    let fenced = format!(
+        r#"[{{"KV":{{"Verb":"check-session","Key":"{key}","Session":"{session}"}}}},
+            {{"KV":{{"Verb":"check-index","Key":"{key}","Index":{index}}}}},{set}]"#
+    );
+    let (mut one, mut other) =
+        (Bare::connect(&cluster.node().address())?, Bare::connect(&cluster.node().address())?);
+    let write = |bare: &mut Bare, body: &str| {
+        let answer = bare.put("/v1/txn", body)?;
+        // What failed stands under `Errors`, which is null otherwise.
+        ensure!(json_field(&answer, "Errors").is_some_and(|errors| errors == "null"), answer);
+        Ok(())
+    };
+    Comparison::run(
+        rounds,
+        1,
+        vec![
+            ("consul: txn(set)", Box::new(|| write(&mut one, &plain))),
+            ("consul: txn(two checks, set)", Box::new(|| write(&mut other, &fenced))),
+        ],
+    )
+}
+
 /// The least that speaks HTTP over a connection that is kept.
 struct Bare {
     writer: TcpStream,

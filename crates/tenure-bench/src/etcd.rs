@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use prost::{Message, Oneof};
 use tenure::Config;
+use tenure::backends::Etcd;
 use tenure_servers::{Options, Topology, start};
 use tonic::Request;
 use tonic::client::Grpc;
@@ -31,6 +32,33 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
             ("etcd's lock service", Box::new(|| runtime.block_on(bare.lock_and_unlock()))),
             ("etcd backend: take, release", by_backend(&runtime, &*backend)),
             ("tenure: acquire, release", by_client(&runtime, &client)),
+        ],
+    )
+}
+
+/// A write of one's own, and the same with the condition that the lock is still held.
+pub(crate) fn compare_condition(rounds: usize) -> Result<Comparison> {
+    let cluster = start(Topology::Etcd, &Options::default())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let bare = runtime.block_on(Bare::connect(&cluster.node().address()))?;
+    let client = runtime.block_on(tenure::connect(&cluster.url()))?;
+    let guard = runtime.block_on(client.lock("stock/42").acquire())?;
+    let condition = runtime.block_on(async {
+        let etcd = Etcd::open(&cluster.url()).await?;
+        etcd.condition(guard.key(), guard.token()).await
+    })?;
+    let condition = condition.context("it is held")?;
+    let created = With::Created(condition.create_revision);
+    let held = Compare { target: 1, key: condition.key, with: Some(created) };
+    Comparison::run(
+        rounds,
+        1,
+        vec![
+            ("etcd: put", Box::new(|| runtime.block_on(bare.put(Vec::new())))),
+            (
+                "etcd: put, if the lock is held",
+                Box::new(|| runtime.block_on(bare.put(vec![held.clone()]))),
+            ),
         ],
     )
 }
@@ -89,6 +117,14 @@ impl Bare {
             bare.call("/etcdserverpb.Lease/LeaseGrant", LeaseWish { ttl: 600 }).await?;
         bare.lease = granted.id;
         Ok(bare)
+    }
+
+    async fn put(&self, compare: Vec<Compare>) -> Result<()> {
+        let put = Put { key: b"data/42".to_vec(), lease: 0 };
+        let request = Txn { compare, success: vec![Op { op: Some(Ops::Put(put)) }] };
+        let answer: TxnAnswer = self.call("/etcdserverpb.KV/Txn", request).await?;
+        anyhow::ensure!(answer.succeeded, "the lock is lost");
+        Ok(())
     }
 
     async fn put_and_delete(&self) -> Result<()> {

@@ -93,9 +93,29 @@ const SCENARIOS: &[Scenario] = &[
         compare: consul::compare,
     },
     Scenario {
+        name: "fence-consul",
+        about: "Consul: a write, with and without the condition that the lock is held",
+        compare: consul::compare_condition,
+    },
+    Scenario {
+        name: "fence-etcd",
+        about: "etcd: a write, with and without the condition that the lock is held",
+        compare: etcd::compare_condition,
+    },
+    Scenario {
         name: "fence-file",
         about: "a file: replacing it, with and without a fence",
         compare: fence::compare_file,
+    },
+    Scenario {
+        name: "fence-http",
+        about: "an HTTP service: a request over loopback, with and without the layer",
+        compare: fence::http::compare,
+    },
+    Scenario {
+        name: "fence-memory",
+        about: "a number in memory, with and without a fence",
+        compare: fence::compare_memory,
     },
     Scenario {
         name: "fence-mysql",
@@ -116,6 +136,11 @@ const SCENARIOS: &[Scenario] = &[
         name: "fence-sqlite",
         about: "SQLite: a write in a transaction, with and without a fence",
         compare: fence::compare_sqlite,
+    },
+    Scenario {
+        name: "fence-zookeeper",
+        about: "ZooKeeper: a write, with and without the condition that the lock is held",
+        compare: zookeeper::compare_condition,
     },
     Scenario {
         name: "run",
@@ -144,7 +169,7 @@ fn main() -> ExitCode {
     }
     let Some(wish) = Wish::parse(&arguments) else {
         print!("{HELP}\nScenarios:\n");
-        SCENARIOS.iter().for_each(|scenario| println!("  {:12} {}", scenario.name, scenario.about));
+        SCENARIOS.iter().for_each(|scenario| println!("  {:15} {}", scenario.name, scenario.about));
         return if arguments.iter().any(|word| word.contains("help")) {
             ExitCode::SUCCESS
         } else {

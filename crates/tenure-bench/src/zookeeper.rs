@@ -1,7 +1,8 @@
 //! ZooKeeper: what a lock costs over the three requests that Curator's layout cannot do without.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use tenure::Config;
+use tenure::backends::Zookeeper;
 use tenure_servers::{Options, Topology, start};
 use zookeeper_client::{Acls, Client, CreateMode};
 
@@ -27,6 +28,39 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
             ("zookeeper backend: take, release", by_backend(&runtime, &*backend)),
             ("the same, layout=ephemeral", by_backend(&runtime, &*ephemeral)),
             ("tenure: acquire, release", by_client(&runtime, &client)),
+        ],
+    )
+}
+
+/// A write of one's own, and the same with the check that the lock is still held.
+pub(crate) fn compare_condition(rounds: usize) -> Result<Comparison> {
+    let cluster = start(Topology::Zookeeper, &Options::default())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let locks = runtime.block_on(tenure::connect(&cluster.url()))?;
+    let guard = runtime.block_on(locks.lock("stock/42").acquire())?;
+    let (client, condition) = runtime.block_on(async {
+        let client = Client::connect(&cluster.hosts()).await?;
+        let anyone = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        client.create("/data", b"7", &anyone).await?;
+        let zookeeper = Zookeeper::open(&cluster.url()).await?;
+        let condition = zookeeper.condition(guard.key(), guard.token()).await?;
+        anyhow::Ok((client, condition.context("it is held")?))
+    })?;
+    let write = async |fenced: bool| {
+        let mut writer = client.new_multi_writer();
+        if fenced {
+            writer.add_check_version(&condition.path, condition.version)?;
+        }
+        writer.add_set_data("/data", b"7", None)?;
+        writer.commit().await?;
+        Ok(())
+    };
+    Comparison::run(
+        rounds,
+        1,
+        vec![
+            ("zookeeper: multi(setData)", Box::new(|| runtime.block_on(write(false)))),
+            ("zookeeper: multi(check, setData)", Box::new(|| runtime.block_on(write(true)))),
         ],
     )
 }

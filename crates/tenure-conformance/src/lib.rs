@@ -13,3 +13,4 @@ pub mod fault;
 pub mod fixtures;
 pub mod java;
 pub mod peer;
+pub mod trials;

@@ -8,6 +8,7 @@ mod buyer;
 mod report;
 mod round;
 mod shop;
+mod sweeper;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,13 +18,15 @@ use clap::Parser;
 
 use crate::report::Report;
 use crate::round::{Round, Sale};
+use crate::sweeper::Sweeper;
 
 /// Sells more than there is, and then no more.
 #[derive(Parser)]
 #[command(name = "flash_sale")]
 struct Args {
     /// Where the stock is and the locks are: postgres://, mysql:// or redis://; if not given, in
-    /// files of SQLite that are removed at the end.
+    /// files of SQLite. The shop is removed at the end, also after Ctrl-C; of the locks the tables
+    /// `tenure_…` stay in a database.
     #[arg(long)]
     url: Option<String>,
     /// How many processes buy.
@@ -39,18 +42,31 @@ struct Args {
 
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let done = runtime.context("no runtime").and_then(|runtime| match buyer::job() {
-        Some(job) => runtime.block_on(buyer::buy(job)).map(|()| true),
-        None => runtime.block_on(sell(Args::parse())),
-    });
+    let done =
+        runtime.context("no runtime").and_then(|runtime| match (buyer::job(), sweeper::job()) {
+            (Some(job), _) => runtime.block_on(buyer::buy(job)).map(|()| true),
+            (_, Some(job)) => runtime.block_on(sweeper::sweep(job)).map(|()| true),
+            _ => runtime.block_on(sell(Args::parse())),
+        });
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("flash_sale: {error:#}");
+            eprintln!("flash_sale: {}", explain(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error and what is behind it; some of them say already what is behind them.
+fn explain(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| {
+        match (said.is_empty(), said.contains(&cause)) {
+            (true, _) => cause,
+            (_, true) => said,
+            _ => format!("{said}: {cause}"),
+        }
+    })
 }
 
 /// All rounds; says whether lock and fence kept their promise.
@@ -63,6 +79,10 @@ async fn sell(args: Args) -> Result<bool> {
             (format!("sqlite://{path}/shop.db"), format!("sqlite://{path}/locks.db"))
         }
     };
+    // What can be wrong with a URL is said before anything is sold.
+    shop::recognize(&shop)?;
+    drop(tenure::connect(&locks).await?);
+    let _sweeper = Sweeper::start(&shop, folder.path())?;
     let sale = Sale { shop, locks, buyers: args.buyers, articles: args.articles, lease: LEASE };
     let mut report = Report::new(&sale, !args.json);
     for round in Round::ALL {

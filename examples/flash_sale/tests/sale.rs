@@ -1,17 +1,31 @@
 //! The sale, on every store: it oversells without a lock and behind a paused holder, and is exact
-//! with a lock, and with lock and fence.
+//! with a lock, and with lock and fence. However it ends, it leaves nothing behind.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::{Arguments, Completion, Trial};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Opts};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tenure_servers::{Topology, require, shared};
+use tokio::net::TcpStream;
+use tokio_postgres::NoTls;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let mut trials =
-        vec![Trial::test("sqlite", || judge(None).map_err(|e| format!("{e:?}").into()))];
+    let mut trials = vec![
+        Trial::test("sqlite", || judge(None).map_err(|e| format!("{e:?}").into())),
+        Trial::test("a_sale_that_is_broken_off_leaves_nothing_behind", || {
+            break_off().map_err(|e| format!("{e:?}").into())
+        }),
+        Trial::test("a_url_that_is_wrong_is_said_at_once_and_without_its_password", || {
+            mistype().map_err(|e| format!("{e:?}").into())
+        }),
+    ];
     for topology in [Topology::Mariadb, Topology::Postgres, Topology::Redis] {
         trials.push(Trial::ignorable_test(topology.name(), move || match shared(topology) {
             Err(error) if error.is_missing() && !require(topology.name()) => {
@@ -30,7 +44,7 @@ fn main() {
 fn judge(url: Option<String>) -> Result<()> {
     let mut program = Command::new(env!("CARGO_BIN_EXE_flash_sale"));
     program.args(["--json", "--articles", "3", "--buyers", "4"]);
-    program.args(url.iter().flat_map(|url| ["--url", url]));
+    program.args(url.iter().flat_map(|url| ["--url", url.as_str()]));
     let output = program.output()?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{}: {errors}", output.status);
@@ -48,5 +62,76 @@ fn judge(url: Option<String>) -> Result<()> {
     ensure!(number(2, "oversold")? == 3, "{rounds}");
     ensure!(number(3, "oversold")? == 0, "{rounds}");
     ensure!(number(3, "refused")? >= 3, "{rounds}");
+    if let Some(url) = url {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let left = runtime.block_on(leftovers(&url))?;
+        ensure!(left == 0, "{left} things of the shop are left");
+    }
+    Ok(())
+}
+
+/// How many schemas, tables, rows or keys of the shop there are. Those of the locks do not count.
+async fn leftovers(url: &str) -> Result<i64> {
+    if url.starts_with("redis") {
+        let mut db = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*flash-sale*").query_async(&mut db).await?;
+        return Ok(keys.iter().filter(|key| !key.starts_with("tenure:")).count().try_into()?);
+    }
+    if url.starts_with("mysql") {
+        let mut db = Conn::new(Opts::from_url(url)?).await?;
+        let sql = "SELECT (SELECT count(*) FROM information_schema.tables \
+                   WHERE table_name LIKE 'flash_sale_%') + (SELECT count(*) FROM tenure_fence)";
+        return db.query_first(sql).await?.context("a count");
+    }
+    let config: tokio_postgres::Config = url.parse()?;
+    let port = config.get_ports().first().context("a port")?;
+    let stream = TcpStream::connect(("127.0.0.1", *port)).await?;
+    let (client, connection) = config.connect_raw(stream, NoTls).await?;
+    drop(tokio::spawn(connection));
+    let sql = "SELECT count(*) FROM pg_namespace WHERE nspname = 'flash_sale'";
+    Ok(client.query_one(sql, &[]).await?.try_get(0)?)
+}
+
+/// By `Ctrl-C` or by `kill -9`, with a buyer that is stopped at that moment.
+fn break_off() -> Result<()> {
+    for signal in [Signal::INT, Signal::KILL] {
+        let folder = tempfile::tempdir()?;
+        let mut sale = Command::new(env!("CARGO_BIN_EXE_flash_sale"))
+            .args(["--articles", "3", "--buyers", "3"])
+            .env("TMPDIR", folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut said = BufReader::new(sale.stderr.take().context("a stderr")?);
+        let mut line = String::new();
+        while !line.starts_with("2/4") {
+            line.clear();
+            ensure!(said.read_line(&mut line)? > 0, "it ended by itself");
+        }
+        let pid = i32::try_from(sale.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.context("a pid")?, signal)?;
+        // Its end is the end of the last process that has it: the buyers, and who clears up.
+        said.read_to_string(&mut line)?;
+        ensure!(sale.wait()?.signal() == Some(signal.as_raw()));
+        ensure!(folder.path().read_dir()?.next().is_none(), "its folder is left");
+    }
+    Ok(())
+}
+
+fn mistype() -> Result<()> {
+    for (url, hint) in [
+        ("shop", "try postgres://"),
+        ("http://me:s3cret@127.0.0.1:1", "try postgres://"),
+        ("postgres://me:s3cret@127.0.0.1:1/shop", "127.0.0.1:1"),
+        ("mysql://me:s3cret@127.0.0.1:1/shop", "mysql"),
+        ("redis://:s3cret@127.0.0.1:1", "127.0.0.1:1"),
+    ] {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_flash_sale"));
+        let output = program.args(["--url", url]).output()?;
+        let said = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(1), "{url}: {}", output.status);
+        ensure!(said.contains(hint) && said.lines().count() == 1, "{url}: {said}");
+        ensure!(!said.contains("s3cret"), "{said}");
+    }
     Ok(())
 }

@@ -8,12 +8,13 @@ use tenure::backend::Backend;
 use tenure::backends::Consul;
 use tenure::{Attempt, ErrorKind, LostReason};
 use tenure_conformance::bench::{expect_busy, soon, take, until_waiters};
+use tenure_conformance::server_cases;
 use tenure_servers::wire::http::json_field;
 use tenure_servers::{Cluster, Direction, Node};
 
-use super::{SECOND, cases, claim, connect, field, keys, put, url};
+use super::{SECOND, claim, connect, field, keys, put, url};
 
-cases! {
+server_cases! {
     a_session_destroyed_from_outside_is_noticed_at_once Consul;
     a_waiter_whose_session_was_destroyed_waits_on Consul;
     a_ttl_that_the_server_refuses_is_refused_with_its_reason Consul;

@@ -12,60 +12,14 @@ mod traffic;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tenure::backend::{Claim, Owner};
 use tenure::{Client, Key};
+use tenure_conformance::trials;
 use tenure_servers::wire::http::{json_field, request};
-use tenure_servers::{Cluster, Node, Options, Topology, require, start};
+use tenure_servers::{Cluster, Node};
 
 fn main() {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(3);
-    let cases = [faults::CASES, people::CASES, strangers::CASES, traffic::CASES];
-    let trials = cases.concat().into_iter().map(trial).collect();
-    libtest_mimic::run(&arguments, trials).exit();
-}
-
-/// A case and the servers it needs.
-#[derive(Clone, Copy)]
-pub(crate) struct Case {
-    pub(crate) name: &'static str,
-    pub(crate) topology: Topology,
-    pub(crate) run: for<'a> fn(&'a Cluster) -> futures_util::future::BoxFuture<'a, Result<()>>,
-}
-
-/// The rows of a module: name and topology.
-macro_rules! cases {
-    ($($name:ident $topology:ident;)+) => {
-        pub(crate) const CASES: &[crate::Case] = &[$(
-            crate::Case {
-                name: concat!(module_path!(), "::", stringify!($name)),
-                topology: tenure_servers::Topology::$topology,
-                run: |cluster| Box::pin($name(cluster)),
-            }
-        ),+];
-    };
-}
-pub(crate) use cases;
-
-fn trial(case: Case) -> Trial {
-    let name = case.name.trim_start_matches("consul::");
-    Trial::ignorable_test(name, move || {
-        let cluster = match start(case.topology, &Options::default()) {
-            Ok(cluster) => cluster,
-            Err(error) if error.is_missing() && !require(case.topology.name()) => {
-                return Ok(Completion::ignored_with(error));
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(2).enable_all().build().map_err(Failed::from)?;
-        let run = async { tokio::time::timeout(LONGEST, (case.run)(&cluster)).await };
-        match runtime.block_on(run) {
-            Ok(done) => done.map(|()| Completion::Completed).map_err(|e| format!("{e:#}").into()),
-            Err(_) => Err(format!("not done after {LONGEST:?}").into()),
-        }
-    })
+    trials::main(3, &[faults::CASES, people::CASES, strangers::CASES, traffic::CASES])
 }
 
 /// A client of the whole cluster.
@@ -116,5 +70,3 @@ pub(crate) fn claim(key: &str) -> Result<Claim> {
 }
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// No case takes this long.
-const LONGEST: Duration = Duration::from_secs(120);

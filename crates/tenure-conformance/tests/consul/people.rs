@@ -2,11 +2,12 @@
 
 use anyhow::{Context, Result, ensure};
 use tenure::{ErrorKind, Grade};
+use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 
-use super::{cases, connect, url};
+use super::{connect, url};
 
-cases! {
+server_cases! {
     the_doctor_names_what_is_wrong_with_one_server Consul;
     the_doctor_finds_three_servers_good Consul3;
     a_server_that_is_not_there_is_named Consul;

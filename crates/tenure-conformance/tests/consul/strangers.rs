@@ -5,12 +5,13 @@ use std::process::{Child, Stdio};
 use anyhow::{Context, Result, ensure};
 use tenure::{Attempt, ErrorKind, LostReason};
 use tenure_conformance::bench::{expect_busy, soon, take};
+use tenure_conformance::server_cases;
 use tenure_servers::wire::http::json_field;
 use tenure_servers::{Bundle, Cluster, tool, wait_until};
 
-use super::{SECOND, cases, connect, field, keys, put, stored};
+use super::{SECOND, connect, field, keys, put, stored};
 
-cases! {
+server_cases! {
     consul_lock_waits_for_tenure_and_the_other_way_round Consul;
     loops_of_consul_lock_and_tenure_count_exactly_and_tokens_grow Consul;
     a_key_that_a_peer_left_is_taken_and_counts_on Consul;

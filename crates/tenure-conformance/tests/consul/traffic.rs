@@ -7,11 +7,12 @@ use tenure::backend::Backend;
 use tenure::backends::Consul;
 use tenure::{Client, Config};
 use tenure_conformance::bench::{soon, take, until_waiters};
+use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 
-use super::{cases, url};
+use super::url;
 
-cases! {
+server_cases! {
     a_free_lock_costs_two_requests Consul;
     a_hundred_locks_are_renewed_by_three_requests Consul;
     a_hand_over_costs_the_same_with_many_waiters Consul;

@@ -3,11 +3,12 @@
 use anyhow::{Context, Result, ensure};
 use tenure::{ErrorKind, Grade};
 use tenure_conformance::bench::take;
+use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 
-use super::{base64, cases, gateway};
+use super::{base64, gateway};
 
-cases! {
+server_cases! {
     a_login_is_needed_where_the_server_wants_one Etcd;
     a_full_database_is_a_fault Etcd;
     a_missing_member_is_named Etcd3;

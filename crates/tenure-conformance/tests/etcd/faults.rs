@@ -8,11 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tenure::{Client, ErrorKind};
 use tenure_conformance::bench::{soon, take, until_waiters, within};
+use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Node};
 
-use super::{cases, gateway, name};
+use super::{gateway, name};
 
-cases! {
+server_cases! {
     a_killed_leader_costs_time_but_no_lock Etcd3;
     a_killed_follower_is_not_noticed_by_holders Etcd3;
     a_frozen_member_is_left_for_another Etcd3;

@@ -7,11 +7,12 @@ use anyhow::{Context, Result, ensure};
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::{Attempt, Client, ErrorKind, Key, LostReason};
 use tenure_conformance::bench::{soon, take, until_waiters, within};
+use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Proxy};
 
-use super::{cases, name};
+use super::name;
 
-cases! {
+server_cases! {
     a_client_cut_off_from_the_leader_goes_on_with_another_member Etcd3;
     a_holder_cut_off_from_everybody_knows_the_end_of_its_lease Etcd;
     torn_connections_are_no_loss Etcd;

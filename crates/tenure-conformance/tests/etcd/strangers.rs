@@ -8,12 +8,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use tenure::backends::Etcd;
 use tenure::{Attempt, Client, Key};
 use tenure_conformance::bench::{expect_busy, soon, take, until_waiters};
+use tenure_conformance::server_cases;
 use tenure_servers::wire::http::json_field;
 use tenure_servers::{Bundle, Cluster, tool};
 
-use super::{base64, cases, gateway, name};
+use super::{base64, gateway, name};
 
-cases! {
+server_cases! {
     etcdctl_and_tenure_exclude_each_other_and_queue_in_one_order Etcd;
     a_lock_does_not_wait_for_a_strangers_lock_below_it Etcd;
     a_space_is_what_etcdctl_calls_a_prefix Etcd;

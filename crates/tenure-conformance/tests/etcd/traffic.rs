@@ -6,12 +6,13 @@ use anyhow::{Context, Result, ensure};
 use tenure::backend::{Claim, Owner};
 use tenure::{Attempt, Config, Key};
 use tenure_conformance::bench::{expect_busy, soon, take};
+use tenure_conformance::server_cases;
 use tenure_servers::wire::http::{get, json_field};
 use tenure_servers::{Cluster, Node};
 
-use super::{cases, gateway, name};
+use super::{gateway, name};
 
-cases! {
+server_cases! {
     a_take_and_a_release_are_two_proposals Etcd;
     a_refused_try_leaves_no_trace Etcd;
     keep_alives_do_not_grow_with_the_number_of_locks Etcd;

@@ -1,6 +1,8 @@
 //! The other form: a `fence` column in the user's own table.
 
 use anyhow::{Result, ensure};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Opts};
 use rusqlite::{Connection, OptionalExtension};
 use tenure::FencingToken;
 use tenure::fence::sql::{Dialect, Unchanged, admit, unchanged};
@@ -10,6 +12,8 @@ use crate::{cases, token, unique};
 
 cases! {
     a_row_with_a_fence_column_is_stale_missing_or_unmatched on &["sqlite"];
+    a_row_with_a_fence_column_is_stale_or_missing_in_postgres on &["postgres"];
+    a_row_with_a_fence_column_is_stale_or_missing_in_mysql on &["mysql"];
     any_client_can_admit_with_a_closure on &["postgres"];
 }
 
@@ -34,6 +38,62 @@ async fn a_row_with_a_fence_column_is_stale_missing_or_unmatched(url: String) ->
     ensure!(sell(43, token(8))? == Some(Unchanged::Missing));
     let Some(Unchanged::Stale(stale)) = sell(42, token(7))? else { anyhow::bail!("7 after 8") };
     ensure!((stale.token(), stale.seen()) == (token(7), token(8)));
+    Ok(())
+}
+
+/// The statements of the page, with a first contact that reads in one step.
+async fn a_row_with_a_fence_column_is_stale_or_missing_in_postgres(url: String) -> Result<()> {
+    let (table, db) = (unique("stock").replace('-', "_"), connect_postgres(&url).await?);
+    let create = format!(
+        "CREATE TABLE {table} (item int PRIMARY KEY, n int, fence bigint NOT NULL DEFAULT 0);
+         INSERT INTO {table} VALUES (42, 10)"
+    );
+    db.batch_execute(&create).await?;
+    let contact =
+        format!("UPDATE {table} SET fence = $2 WHERE item = $1 AND fence <= $2 RETURNING n");
+    let write = format!("UPDATE {table} SET n = $3, fence = $2 WHERE item = $1 AND fence <= $2");
+    let look = format!("SELECT fence FROM {table} WHERE item = $1");
+    let why = async |item: i32, token: FencingToken| {
+        let row = db.query_opt(&look, &[&item]).await?;
+        anyhow::Ok(unchanged(token, row.map(|row| row.get(0))))
+    };
+    let read = db.query_one(&contact, &[&42_i32, &7_i64]).await?.get::<_, i32>(0);
+    ensure!(read == 10);
+    ensure!(db.query_opt(&contact, &[&42_i32, &8_i64]).await?.is_some());
+    ensure!(db.execute(&write, &[&42_i32, &7_i64, &9_i32]).await? == 0, "7 wrote after 8 had read");
+    let Unchanged::Stale(stale) = why(42, token(7)).await? else { anyhow::bail!("7 after 8") };
+    ensure!((stale.token(), stale.seen()) == (token(7), token(8)));
+    ensure!(db.execute(&write, &[&42_i32, &8_i64, &9_i32]).await? == 1);
+    ensure!(db.execute(&write, &[&43_i32, &8_i64, &9_i32]).await? == 0);
+    ensure!(why(43, token(8)).await? == Unchanged::Missing);
+    Ok(())
+}
+
+async fn a_row_with_a_fence_column_is_stale_or_missing_in_mysql(url: String) -> Result<()> {
+    let table = unique("stock").replace('-', "_");
+    let mut db = Conn::new(Opts::from_url(&url)?).await?;
+    db.query_drop(format!(
+        "CREATE TABLE {table} (item INT PRIMARY KEY, n INT, fence BIGINT NOT NULL DEFAULT 0)"
+    ))
+    .await?;
+    db.query_drop(format!("INSERT INTO {table} (item, n) VALUES (42, 10)")).await?;
+    let mut write = async |item: i32, n: i32, token: FencingToken| -> Result<Option<Unchanged>> {
+        let number = token.as_i64();
+        let sql = format!("UPDATE {table} SET n = ?, fence = ? WHERE item = ? AND fence <= ?");
+        db.exec_drop(sql, (n, number, item, number)).await?;
+        if db.affected_rows() > 0 {
+            return Ok(None);
+        }
+        let sql = format!("SELECT fence FROM {table} WHERE item = ?");
+        Ok(Some(unchanged(token, db.exec_first(sql, (item,)).await?)))
+    };
+    ensure!(write(42, 9, token(8)).await?.is_none());
+    let Some(Unchanged::Stale(stale)) = write(42, 8, token(7)).await? else {
+        anyhow::bail!("7 after 8")
+    };
+    ensure!((stale.token(), stale.seen()) == (token(7), token(8)));
+    ensure!(write(43, 8, token(8)).await? == Some(Unchanged::Missing));
+    ensure!(write(42, 7, token(8)).await?.is_none());
     Ok(())
 }
 

@@ -3,13 +3,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
+mod bounds;
 mod column;
 mod conditions;
 mod experiment;
+mod grants;
+mod layer;
 mod locking;
 mod promises;
+mod recipe;
 mod refusal;
 mod registers;
+mod verbs;
 mod worker;
 
 use std::sync::OnceLock;
@@ -29,10 +34,14 @@ fn main() {
     arguments.test_threads.get_or_insert(2);
     let all = [
         promises::CASES,
+        bounds::CASES,
         column::CASES,
         conditions::CASES,
+        layer::CASES,
         locking::CASES,
+        recipe::CASES,
         refusal::CASES,
+        verbs::CASES,
         experiment::CASES,
     ];
     let mut trials = Vec::new();
@@ -50,8 +59,9 @@ struct Store {
     topology: Option<Topology>,
 }
 
-const STORES: [Store; 8] = [
+const STORES: [Store; 9] = [
     Store { name: "consul", topology: Some(Topology::Consul) },
+    Store { name: "etcd", topology: Some(Topology::Etcd) },
     Store { name: "file", topology: None },
     Store { name: "http", topology: None },
     Store { name: "mysql", topology: Some(Topology::Mariadb) },
@@ -61,7 +71,7 @@ const STORES: [Store; 8] = [
     Store { name: "zookeeper", topology: Some(Topology::Zookeeper) },
 ];
 
-/// Every store.
+/// Those that compare tokens. In the others the lock itself is the fence.
 pub(crate) const EVERY: &[&str] = &["file", "http", "mysql", "postgres", "redis", "sqlite"];
 /// Those whose fence can be lost or written over by somebody else.
 pub(crate) const KEPT: &[&str] = &["file", "mysql", "postgres", "redis", "sqlite"];

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tenure::{ErrorKind, FencingToken, Guard};
 
-use crate::registers::{Register, open};
+use crate::grants::open;
 
 /// What a worker is to do.
 #[derive(Clone)]
@@ -110,14 +110,18 @@ async fn work(text: &str) -> Result<u32> {
     let (fenced, mut left, batch): (bool, u32, u32) =
         (fenced.parse()?, writes.parse()?, batch.parse()?);
     let client = tenure::connect(locks).await?;
-    let mut register = open(store, name).await?;
+    let mut resource = open(store, name).await?;
     let (mut refused, mut leave) = (0, std::io::stdin().lines());
     while left > 0 {
-        // Without renewal nothing is under way in the embedded store when this process is stopped:
-        // stopped in the middle of a change there, it would keep everybody from it.
-        let guard = client.lock(name).without_renewal().acquire().await?;
+        let mut lock = client.lock(name);
+        if locks.starts_with("sqlite") {
+            // Then nothing is under way in the embedded store when this process is stopped: stopped
+            // in the middle of a change there, it would keep everybody from it.
+            lock = lock.without_renewal();
+        }
+        let guard = lock.acquire().await?;
         let token = fenced.then_some(guard.token());
-        let Ok(mut number) = register.read(token).await? else {
+        let Some(mut number) = resource.read(token).await? else {
             refused += 1;
             continue;
         };
@@ -126,7 +130,7 @@ async fn work(text: &str) -> Result<u32> {
         for write in 0..batch.min(left) {
             // On purpose without `check`: it is the fence that is on trial.
             number += 1;
-            if !wrote(&mut *register, number, token).await? {
+            if !resource.write(number, token).await? {
                 refused += 1;
                 break;
             }
@@ -138,14 +142,6 @@ async fn work(text: &str) -> Result<u32> {
         give_back(guard).await?;
     }
     Ok(refused)
-}
-
-async fn wrote(
-    register: &mut dyn Register,
-    number: i64,
-    token: Option<FencingToken>,
-) -> Result<bool> {
-    Ok(register.write(number, token).await?.is_ok())
 }
 
 async fn give_back(guard: Guard) -> Result<()> {

@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tenure::{Lock, LostReason};
+use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 use tokio::time::Instant;
 
-use crate::{admin, cases, client, is_busy, soon, take};
+use crate::{admin, client, is_busy, soon, take};
 
-cases![
-    a_lease_outlives_its_connection,
-    a_named_lock_is_lost_at_once_with_its_connection,
-    a_row_lock_is_lost_soon_with_its_connection,
-    a_killed_server_neither_doubles_nor_forgets_a_grant,
-    a_lost_answer_to_a_take_or_release_leaves_nothing_behind,
-    a_request_that_was_held_up_cannot_take_after_its_withdrawal,
-    other_isolation_levels_and_zones_agree,
-];
+server_cases! {
+    a_lease_outlives_its_connection Mariadb;
+    a_named_lock_is_lost_at_once_with_its_connection Mariadb;
+    a_row_lock_is_lost_soon_with_its_connection Mariadb;
+    a_killed_server_neither_doubles_nor_forgets_a_grant Mariadb;
+    a_lost_answer_to_a_take_or_release_leaves_nothing_behind Mariadb;
+    a_request_that_was_held_up_cannot_take_after_its_withdrawal Mariadb;
+    other_isolation_levels_and_zones_agree Mariadb;
+}
 
 /// Ends every connection of tenure's.
 fn kill_all(cluster: &Cluster) -> Result<()> {

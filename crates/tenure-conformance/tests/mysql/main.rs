@@ -12,62 +12,13 @@ mod tables;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use futures_util::future::BoxFuture;
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tenure::{Attempt, Client, Guard, Lock};
+use tenure_conformance::trials;
+use tenure_servers::Cluster;
 use tenure_servers::wire::mysql::Mysql;
-use tenure_servers::{Cluster, Options, Topology, require, start};
 
 fn main() {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(4);
-    let cases = [faults::CASES, strangers::CASES, tables::CASES];
-    let trials = cases.concat().into_iter().map(trial).collect();
-    libtest_mimic::run(&arguments, trials).exit();
-}
-
-/// A case and its name.
-#[derive(Clone, Copy)]
-pub(crate) struct Case {
-    pub(crate) name: &'static str,
-    pub(crate) run: for<'a> fn(&'a Cluster) -> BoxFuture<'a, Result<()>>,
-}
-
-/// The rows of a module.
-macro_rules! cases {
-    ($($name:ident),+ $(,)?) => {
-        pub(crate) const CASES: &[crate::Case] = &[$(
-            crate::Case {
-                name: concat!(module_path!(), "::", stringify!($name)),
-                run: |cluster| Box::pin($name(cluster)),
-            }
-        ),+];
-    };
-}
-pub(crate) use cases;
-
-fn trial(case: Case) -> Trial {
-    let name = case.name.trim_start_matches("mysql::");
-    Trial::ignorable_test(name, move || {
-        let cluster = match start(Topology::Mariadb, &Options::default()) {
-            Ok(cluster) => cluster,
-            Err(error) if error.is_missing() && !require("mariadb") => {
-                return Ok(Completion::ignored_with(error));
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .expect("a runtime can be built");
-        let run = async {
-            let run = tokio::time::timeout(LONGEST, (case.run)(&cluster)).await;
-            run.map_err(|_| anyhow!("not done after {LONGEST:?}"))?
-        };
-        runtime.block_on(run).map_err(Failed::from)?;
-        Ok(Completion::Completed)
-    })
+    trials::main(4, &[faults::CASES, strangers::CASES, tables::CASES])
 }
 
 pub(crate) fn admin(cluster: &Cluster) -> Result<Mysql> {
@@ -93,6 +44,3 @@ pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> Result<T> {
     let limit = Duration::from_secs(30);
     tokio::time::timeout(limit, future).await.map_err(|_| anyhow!("not within {limit:?}"))
 }
-
-/// No case takes this long; one that hangs is a failure, not a hanging run.
-const LONGEST: Duration = Duration::from_secs(170);

@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tenure::{Attempt, ErrorKind, Grade};
+use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 
-use crate::{admin, cases, client, is_busy, soon, take};
+use crate::{admin, client, is_busy, soon, take};
 
-cases![
-    a_stranger_with_our_name_is_waited_for,
-    a_stranger_with_our_row_is_waited_for,
-    who_may_not_create_tables_is_told_what_to_do,
-    the_number_of_connections_does_not_grow_with_locks_and_waiters,
-    an_examination_names_what_is_wrong,
-];
+server_cases! {
+    a_stranger_with_our_name_is_waited_for Mariadb;
+    a_stranger_with_our_row_is_waited_for Mariadb;
+    who_may_not_create_tables_is_told_what_to_do Mariadb;
+    the_number_of_connections_does_not_grow_with_locks_and_waiters Mariadb;
+    an_examination_names_what_is_wrong Mariadb;
+    a_server_that_is_not_there_is_named Mariadb;
+}
 
 async fn a_stranger_with_our_name_is_waited_for(cluster: &Cluster) -> Result<()> {
     let locks = client(cluster, "mode=session").await?;
@@ -125,5 +127,13 @@ async fn an_examination_names_what_is_wrong(cluster: &Cluster) -> Result<()> {
     ensure!(graded(Grade::Warning).any(|finding| finding.subject == "durability"), "{findings:?}");
     ensure!(graded(Grade::Fault).any(|finding| finding.subject == "tenure_waiter"));
     ensure!(matches!(soon(locks.lock("k").try_acquire()).await??, Attempt::Granted(_)));
+    Ok(())
+}
+
+async fn a_server_that_is_not_there_is_named(cluster: &Cluster) -> Result<()> {
+    cluster.node().kill()?;
+    let error = tenure::connect(&cluster.url()).await.unwrap_err();
+    ensure!(error.kind() == ErrorKind::Unavailable, "{error:?}");
+    ensure!(error.to_string().contains(&cluster.node().address()), "{error}");
     Ok(())
 }

@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 use tokio::time::Instant;
 
-use crate::{admin, cases, client, soon, take};
+use crate::{admin, client, soon, take};
 
-cases![a_million_old_rows_do_not_slow_a_take, what_is_swept_leaves_its_token_behind];
+server_cases! {
+    a_million_old_rows_do_not_slow_a_take Mariadb;
+    what_is_swept_leaves_its_token_behind Mariadb;
+}
 
 async fn a_million_old_rows_do_not_slow_a_take(cluster: &Cluster) -> Result<()> {
     let locks = client(cluster, "sweep=0s").await?;

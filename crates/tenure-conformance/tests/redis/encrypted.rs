@@ -4,11 +4,12 @@ use anyhow::{Result, ensure};
 use tenure::ErrorKind;
 use tenure_conformance::bench::{soon, until_waiters};
 use tenure_conformance::certificates;
+use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 
-use crate::{LONG, cases, take, tell, wait_for};
+use crate::{LONG, take, tell, wait_for};
 
-cases! {
+server_cases! {
     an_encrypted_connection_proves_both_sides Redis;
 }
 

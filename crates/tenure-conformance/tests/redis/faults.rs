@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use tenure::{ErrorKind, Event};
 use tenure_conformance::bench::{soon, until_waiters, within};
+use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Durability};
 
 use crate::mute::Mute;
-use crate::{LONG, SECOND, cases, claim, connect, number, take, tell, wait_for, were_quick};
+use crate::{LONG, SECOND, claim, connect, number, take, tell, wait_for, were_quick};
 
-cases! {
+server_cases! {
     scripts_are_sent_again_after_a_flush Redis;
     killed_connections_cost_neither_lock_nor_place Redis;
     a_killed_connection_costs_no_question Redis;

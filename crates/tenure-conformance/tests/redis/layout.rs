@@ -6,11 +6,12 @@ use std::os::unix::net::UnixListener;
 use anyhow::{Context, Result, ensure};
 use tenure::{Client, ErrorKind, Grade};
 use tenure_conformance::bench::{soon, until_waiters};
+use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Flavor};
 
-use crate::{LONG, SECOND, cases, connect, number, take, tell, texts, wait_for};
+use crate::{LONG, SECOND, connect, number, take, tell, texts, wait_for};
 
-cases! {
+server_cases! {
     a_held_lock_is_redissons_hash Redis;
     a_held_lock_is_a_string_in_the_plain_layout Redis;
     a_release_leaves_only_the_state_and_that_expires Redis;

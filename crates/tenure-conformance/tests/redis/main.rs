@@ -18,90 +18,25 @@ mod traffic;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tenure::backend::{Claim, Owner};
 use tenure::{Attempt, Client, Guard, Key};
+use tenure_conformance::trials;
 use tenure_servers::wire::redis::{Value, ask};
-use tenure_servers::{Cluster, Node, Options, Topology, require, start};
+use tenure_servers::{Cluster, Node};
 
 fn main() {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(4);
-    let cases = [
+    let modules = [
         encrypted::CASES,
         faults::CASES,
         layout::CASES,
         many::CASES,
+        redisson::CASES,
         redlock::CASES,
         runtimes::CASES,
         strangers::CASES,
         traffic::CASES,
     ];
-    let mut trials: Vec<_> = cases.concat().into_iter().map(trial).collect();
-    trials.extend(redisson::CASES.iter().map(|case| match redisson::not_wanted() {
-        Some(reason) => {
-            Trial::ignorable_test(name(case), move || Ok(Completion::ignored_with(reason)))
-        }
-        None => trial(*case),
-    }));
-    libtest_mimic::run(&arguments, trials).exit();
-}
-
-/// A case, the servers it needs and how they are started.
-#[derive(Clone, Copy)]
-pub(crate) struct Case {
-    pub(crate) name: &'static str,
-    pub(crate) topology: Topology,
-    pub(crate) options: fn(Options) -> Options,
-    pub(crate) run: for<'a> fn(&'a Cluster) -> futures_util::future::BoxFuture<'a, Result<()>>,
-}
-
-/// The rows of a module: name, topology, and options that differ from the default.
-macro_rules! cases {
-    ($($name:ident $topology:ident $($options:expr)?;)+) => {
-        pub(crate) const CASES: &[crate::Case] = &[$(
-            crate::Case {
-                name: concat!(module_path!(), "::", stringify!($name)),
-                topology: tenure_servers::Topology::$topology,
-                options: crate::options!($($options)?),
-                run: |cluster| Box::pin($name(cluster)),
-            }
-        ),+];
-    };
-}
-pub(crate) use cases;
-
-macro_rules! options {
-    () => {
-        |options| options
-    };
-    ($options:expr) => {
-        $options
-    };
-}
-pub(crate) use options;
-
-fn name(case: &Case) -> &'static str {
-    case.name.trim_start_matches("redis::")
-}
-
-fn trial(case: Case) -> Trial {
-    Trial::ignorable_test(name(&case), move || {
-        let cluster = match start(case.topology, &(case.options)(Options::default())) {
-            Ok(cluster) => cluster,
-            Err(error) if error.is_missing() && !require(case.topology.name()) => {
-                return Ok(Completion::ignored_with(error));
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(2).enable_all().build().map_err(Failed::from)?;
-        let run = async { tokio::time::timeout(LONGEST, (case.run)(&cluster)).await };
-        match runtime.block_on(run) {
-            Ok(done) => done.map(|()| Completion::Completed).map_err(|e| format!("{e:?}").into()),
-            Err(_) => Err(format!("not done after {LONGEST:?}").into()),
-        }
-    })
+    trials::main(4, &modules)
 }
 
 /// A client of the whole cluster.
@@ -168,5 +103,3 @@ pub(crate) fn claim(key: &str) -> Result<Claim> {
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// A lease so long that nothing in a case is due to its end.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
-/// No case takes this long.
-const LONGEST: Duration = Duration::from_secs(90);

@@ -3,11 +3,12 @@
 use anyhow::{Context, Result, ensure};
 use tenure::ErrorKind;
 use tenure_conformance::bench::{soon, until_waiters};
+use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Role, wait_until};
 
-use crate::{LONG, SECOND, cases, connect, take, tell, texts, wait_for};
+use crate::{LONG, SECOND, connect, take, tell, texts, wait_for};
 
-cases! {
+server_cases! {
     a_lock_on_a_replica_survives_a_failover RedisSentinel;
     a_killed_master_is_replaced_and_the_lock_goes_on RedisSentinel;
     a_grant_that_no_replica_has_is_undone RedisSentinel;

@@ -9,23 +9,23 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use tenure::Attempt;
 use tenure_conformance::bench::{soon, until_waiters};
-use tenure_conformance::java::Peer;
+use tenure_conformance::java::{Peer, not_wanted};
+use tenure_conformance::server_cases;
+use tenure_conformance::trials::Done;
 use tenure_servers::{Cluster, Node};
 
-use crate::{LONG, cases, connect, tell, texts, wait_for, were_quick};
+use crate::{LONG, connect, tell, texts, wait_for, were_quick};
 
-cases! {
+server_cases! {
     redisson_and_we_exclude_and_wake_each_other Redis;
     one_of_redissons_among_many_of_ours_is_served Redis;
     redisson_and_we_count_together_and_lose_no_step Redis;
 }
 
-/// Why these cases are not run, if so.
-pub(crate) fn not_wanted() -> Option<String> {
-    tenure_conformance::java::not_wanted("redisson")
-}
-
-async fn redisson_and_we_exclude_and_wake_each_other(cluster: &Cluster) -> Result<()> {
+async fn redisson_and_we_exclude_and_wake_each_other(cluster: &Cluster) -> Result<Done> {
+    if let Some(reason) = not_wanted("redisson") {
+        return Ok(Done::Ignored(reason));
+    }
     let (client, node) = (connect(cluster, "").await?, cluster.node());
     let mut java = start(node)?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -52,11 +52,15 @@ async fn redisson_and_we_exclude_and_wake_each_other(cluster: &Cluster) -> Resul
     println!("we are woken by Redisson in {ours:?}, it by us in {theirs:?}");
     were_quick(&ours)?;
     // Without a message Redisson would try again at the end of our lease, in 30 s.
-    were_quick(&theirs)
+    were_quick(&theirs)?;
+    Ok(Done::Well)
 }
 
 /// Eight of ours never let the lock free; Redisson gets it all the same, again and again.
-async fn one_of_redissons_among_many_of_ours_is_served(cluster: &Cluster) -> Result<()> {
+async fn one_of_redissons_among_many_of_ours_is_served(cluster: &Cluster) -> Result<Done> {
+    if let Some(reason) = not_wanted("redisson") {
+        return Ok(Done::Ignored(reason));
+    }
     let (client, node) = (connect(cluster, "").await?, cluster.node());
     let mut java = start(node)?;
     let mut tasks = tokio::task::JoinSet::new();
@@ -85,11 +89,14 @@ async fn one_of_redissons_among_many_of_ours_is_served(cluster: &Cluster) -> Res
         }
     }
     println!("Redisson was served after {times:?}");
-    Ok(())
+    Ok(Done::Well)
 }
 
 /// Three threads of Redisson and three tasks of ours each add to one number, in two steps.
-async fn redisson_and_we_count_together_and_lose_no_step(cluster: &Cluster) -> Result<()> {
+async fn redisson_and_we_count_together_and_lose_no_step(cluster: &Cluster) -> Result<Done> {
+    if let Some(reason) = not_wanted("redisson") {
+        return Ok(Done::Ignored(reason));
+    }
     let (client, node) = (connect(cluster, "").await?, cluster.node());
     let mut java = start(node)?;
     tell(node, &["SET", "total", "0"])?;
@@ -119,7 +126,7 @@ async fn redisson_and_we_count_together_and_lose_no_step(cluster: &Cluster) -> R
     }
     let total = texts(node, &["GET", "total"])?.concat();
     ensure!(total == "600", "steps were lost: {total} of 600");
-    Ok(())
+    Ok(Done::Well)
 }
 
 /// Waits until somebody listens for the lock to become free.

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tenure::{Attempt, Config, ErrorKind};
 use tenure_conformance::bench::{soon, within};
+use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Durability, Options};
 
-use crate::{LONG, SECOND, cases, claim, connect, number, take, tell};
+use crate::{LONG, SECOND, claim, connect, number, take, tell};
 
-cases! {
+server_cases! {
     two_dead_nodes_of_five_are_borne Redis5;
     three_dead_nodes_of_five_are_said_and_recovered_from Redis5;
     a_node_that_forgot_does_not_make_a_second_holder Redis5 volatile;

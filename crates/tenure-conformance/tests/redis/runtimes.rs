@@ -2,12 +2,13 @@
 
 use anyhow::{Result, ensure};
 use tenure_conformance::bench::soon;
+use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{LONG, SECOND, cases, connect, number, take};
+use crate::{LONG, SECOND, connect, number, take};
 
-cases! {
+server_cases! {
     a_lock_outlives_the_runtime_that_took_it Redis;
     runtimes_at_the_same_time_share_a_client Redis;
     a_runtime_without_connections_is_served_too Redis;

@@ -8,12 +8,13 @@ use anyhow::{Context, Result, ensure};
 use futures_util::StreamExt;
 use tenure::Attempt;
 use tenure_conformance::bench::{soon, until_waiters};
+use tenure_conformance::server_cases;
 use tenure_servers::wire::redis::{Redis, Value};
 use tenure_servers::{Cluster, Node};
 
-use crate::{LONG, SECOND, cases, connect, number, take, tell, wait_for, were_quick};
+use crate::{LONG, SECOND, connect, number, take, tell, wait_for, were_quick};
 
-cases! {
+server_cases! {
     redisson_and_we_exclude_each_other Redis;
     a_release_by_redisson_wakes_our_first_waiter Redis;
     our_release_wakes_redisson Redis;

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use tenure::Client;
 use tenure_conformance::bench::{soon, until_waiters};
+use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Node};
 
-use crate::{LONG, SECOND, cases, connect, take, tell, texts};
+use crate::{LONG, SECOND, connect, take, tell, texts};
 
-cases! {
+server_cases! {
     taking_and_giving_back_is_two_commands Redis;
     a_hand_over_is_one_command_and_one_message_however_many_wait Redis;
     many_locks_are_renewed_in_few_commands Redis;

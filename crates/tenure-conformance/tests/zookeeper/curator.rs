@@ -9,9 +9,16 @@ use anyhow::{Result, ensure};
 use tenure::Attempt;
 use tenure_conformance::bench::{soon, until_waiters};
 use tenure_conformance::java::{Peer, not_wanted};
+use tenure_conformance::server_cases;
+use tenure_conformance::trials::Done;
 use tenure_servers::Cluster;
 
-use crate::{Done, stranger, take, url};
+use crate::{stranger, take, url};
+
+server_cases! {
+    curator_and_we_queue_in_one_order Zookeeper;
+    curator_and_we_count_together Zookeeper;
+}
 
 fn start(cluster: &Cluster) -> Result<Peer> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/zookeeper/curator");
@@ -19,7 +26,7 @@ fn start(cluster: &Cluster) -> Result<Peer> {
 }
 
 /// Ours, theirs, ours: everybody is served in the order of asking.
-pub(crate) async fn curator_and_we_queue_in_one_order(cluster: &Cluster) -> Result<Done> {
+async fn curator_and_we_queue_in_one_order(cluster: &Cluster) -> Result<Done> {
     if let Some(reason) = not_wanted("curator") {
         return Ok(Done::Ignored(reason));
     }
@@ -47,7 +54,7 @@ pub(crate) async fn curator_and_we_queue_in_one_order(cluster: &Cluster) -> Resu
 }
 
 /// Three threads of Curator and three tasks of ours each add to one number, in two steps.
-pub(crate) async fn curator_and_we_count_together(cluster: &Cluster) -> Result<Done> {
+async fn curator_and_we_count_together(cluster: &Cluster) -> Result<Done> {
     if let Some(reason) = not_wanted("curator") {
         return Ok(Done::Ignored(reason));
     }

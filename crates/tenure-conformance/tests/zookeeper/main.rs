@@ -11,89 +11,30 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use futures_util::future::BoxFuture;
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::{Attempt, Config, Guard, Key, Lock, LostReason};
 use tenure_conformance::bench::{soon, until_waiters, within};
+use tenure_conformance::trials::Done;
+use tenure_conformance::{server_cases, trials};
+use tenure_servers::Cluster;
 use tenure_servers::wire::zookeeper::{Session, four_letters};
-use tenure_servers::{Cluster, Options, Topology, require, start};
 
 fn main() {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(2);
-    let trials = CASES.iter().map(|(name, topology, run)| {
-        let (topology, run) = (*topology, *run);
-        Trial::ignorable_test(*name, move || case(topology, run))
-    });
-    libtest_mimic::run(&arguments, trials.collect()).exit();
+    trials::main(2, &[CASES, curator::CASES])
 }
 
-type Run = for<'a> fn(&'a Cluster) -> BoxFuture<'a, Result<Done>>;
-
-/// How a case ended that did not fail.
-enum Done {
-    Well,
-    Ignored(String),
-}
-
-const CASES: &[(&str, Topology, Run)] = &[
-    ("a_session_ended_from_outside_is_told_as_the_reason", Topology::Zookeeper, |cluster| {
-        Box::pin(a_session_ended_from_outside_is_told_as_the_reason(cluster))
-    }),
-    ("a_predecessor_that_vanishes_before_the_watch_is_noticed", Topology::Zookeeper, |cluster| {
-        Box::pin(a_predecessor_that_vanishes_before_the_watch_is_noticed(cluster))
-    }),
-    ("a_lost_answer_leaves_one_node", Topology::Zookeeper, |cluster| {
-        Box::pin(a_lost_answer_leaves_one_node(cluster))
-    }),
-    ("nodes_are_those_of_curator", Topology::Zookeeper, |cluster| {
-        Box::pin(nodes_are_those_of_curator(cluster))
-    }),
-    ("a_stranger_with_the_same_layout_queues_with_us", Topology::Zookeeper, |cluster| {
-        Box::pin(a_stranger_with_the_same_layout_queues_with_us(cluster))
-    }),
-    ("a_node_made_by_hand_excludes_us", Topology::Zookeeper, |cluster| {
-        Box::pin(a_node_made_by_hand_excludes_us(cluster))
-    }),
-    ("kazoo_with_curators_names_excludes_us", Topology::Zookeeper, |cluster| {
-        Box::pin(kazoo_with_curators_names_excludes_us(cluster))
-    }),
-    ("curator::curator_and_we_queue_in_one_order", Topology::Zookeeper, |cluster| {
-        Box::pin(curator::curator_and_we_queue_in_one_order(cluster))
-    }),
-    ("curator::curator_and_we_count_together", Topology::Zookeeper, |cluster| {
-        Box::pin(curator::curator_and_we_count_together(cluster))
-    }),
-    ("a_hand_over_costs_the_same_with_many_waiters", Topology::Zookeeper, |cluster| {
-        Box::pin(a_hand_over_costs_the_same_with_many_waiters(cluster))
-    }),
-    ("a_cut_off_holder_knows_before_the_next_one_has_it", Topology::Zookeeper, |cluster| {
-        Box::pin(a_cut_off_holder_knows_before_the_next_one_has_it(cluster))
-    }),
-    ("a_follower_without_a_leader_does_not_extend_a_lease", Topology::Zookeeper3, |cluster| {
-        Box::pin(a_follower_without_a_leader_does_not_extend_a_lease(cluster))
-    }),
-    ("exclusion_survives_a_killed_leader_under_load", Topology::Zookeeper3, |cluster| {
-        Box::pin(exclusion_survives_a_killed_leader_under_load(cluster))
-    }),
-];
-
-fn case(topology: Topology, run: Run) -> Result<Completion, Failed> {
-    let cluster = match start(topology, &Options::default()) {
-        Ok(cluster) => cluster,
-        Err(error) if error.is_missing() && !require(topology.name()) => {
-            return Ok(Completion::ignored_with(error.to_string()));
-        }
-        Err(error) => return Err(error.to_string().into()),
-    };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let done = runtime
-        .block_on(async { tokio::time::timeout(Duration::from_secs(120), run(&cluster)).await });
-    match done.context("not done after two minutes")?? {
-        Done::Well => Ok(Completion::Completed),
-        Done::Ignored(reason) => Ok(Completion::ignored_with(reason)),
-    }
+server_cases! {
+    a_session_ended_from_outside_is_told_as_the_reason Zookeeper;
+    a_predecessor_that_vanishes_before_the_watch_is_noticed Zookeeper;
+    a_lost_answer_leaves_one_node Zookeeper;
+    nodes_are_those_of_curator Zookeeper;
+    a_stranger_with_the_same_layout_queues_with_us Zookeeper;
+    a_node_made_by_hand_excludes_us Zookeeper;
+    kazoo_with_curators_names_excludes_us Zookeeper;
+    a_hand_over_costs_the_same_with_many_waiters Zookeeper;
+    a_cut_off_holder_knows_before_the_next_one_has_it Zookeeper;
+    a_follower_without_a_leader_does_not_extend_a_lease Zookeeper3;
+    exclusion_survives_a_killed_leader_under_load Zookeeper3;
 }
 
 fn url(cluster: &Cluster) -> String {

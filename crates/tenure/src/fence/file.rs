@@ -3,7 +3,7 @@
 //! The fence of `report.csv` is `report.csv.fence`, a file with the highest token seen, replaced
 //! atomically; whoever looks at it holds a kernel lock on `report.csv.fence.lock`, which stays
 //! empty. Both must be kept with the file: without them any token is admitted, as at first use.
-//! They cost a few bytes per file; remove them with it.
+//! They cost a few bytes per file; where you remove the file, [`forget`] removes them.
 //!
 //! [`admit`] blocks until the kernel lock is had, so nobody else is admitted while an [`Admitted`]
 //! lives. Keep it for the read or the write only: one that is paused with it in its hands is safe,
@@ -103,6 +103,50 @@ impl Admitted {
     }
 }
 
+/// Removes the fence of this file, and what belongs to it: any token is admitted then, as at first
+/// use. Waits until nobody is admitted.
+///
+/// For a file that is removed. As long as a holder that lost its lock can still write, keep the
+/// fence: it could make the file anew.
+///
+/// # Errors
+///
+/// What the system says. That there is no fence is no error.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::{fence::file, FencingToken};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("report.csv");
+/// file::admit(&path, FencingToken::new(8).unwrap())?.replace("1;2")?;
+/// std::fs::remove_file(&path)?;
+/// file::forget(&path)?;
+/// # assert_eq!(std::fs::read_dir(folder.path())?.count(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn forget(path: impl AsRef<Path>) -> io::Result<()> {
+    let path = path.as_ref();
+    let name = beside(path, ".fence.lock");
+    let lock = lock(&name)?;
+    for leftover in [beside(path, ".fence"), beside(path, ".fence.new")] {
+        remove(&leftover)?;
+    }
+    // Last, and still locked: whoever waits for it finds that it is no longer the one of that name.
+    #[cfg(unix)]
+    remove(&name)?;
+    drop(lock);
+    Ok(())
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// A name that begins as the file's does.
 fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = OsString::from(path);
@@ -112,9 +156,32 @@ fn beside(path: &Path, end: &str) -> PathBuf {
 
 /// The token's file cannot be locked itself: the one that is locked would be the replaced one.
 fn lock(path: &Path) -> io::Result<File> {
-    let file = File::options().create(true).truncate(false).write(true).open(path)?;
-    file.lock()?;
-    Ok(file)
+    loop {
+        let file = File::options().create(true).truncate(false).write(true).open(path)?;
+        file.lock()?;
+        if is_still(&file, path)? {
+            return Ok(file);
+        }
+    }
+}
+
+/// Whether this is the file of that name: while we waited, it may have been forgotten.
+#[cfg(unix)]
+fn is_still(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+
+    let ours = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (ours.dev(), ours.ino())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// It is never removed here.
+#[cfg(not(unix))]
+fn is_still(_: &File, _: &Path) -> io::Result<bool> {
+    Ok(true)
 }
 
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {

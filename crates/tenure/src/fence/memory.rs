@@ -156,25 +156,28 @@ mod tests {
 
     #[test]
     fn of_many_threads_none_gets_in_behind_a_higher_one() {
-        let fence = Fence::new();
-        let highest = std::thread::scope(|scope| {
-            let admitted = |start| {
-                let fence = &fence;
+        let (fence, admitted) = (Fence::new(), AtomicU64::new(0));
+        let together = &std::sync::Barrier::new(4);
+        let come = &|number: u64| {
+            // Whoever comes after this look is behind it.
+            let before = admitted.load(Ordering::SeqCst);
+            if fence.admit(token(number)).is_ok() {
+                assert!(number >= before, "{number} got in behind {before}");
+                admitted.fetch_max(number, Ordering::SeqCst);
+            }
+        };
+        std::thread::scope(|scope| {
+            for start in 1..=4 {
                 scope.spawn(move || {
-                    let mut last = 0;
-                    for number in (start..4000).step_by(4) {
-                        if fence.admit(token(number)).is_ok() {
-                            last = number;
-                        }
+                    together.wait();
+                    for number in (start..400_000).step_by(4) {
+                        come(number);
+                        come(number.saturating_sub(20).max(1));
                     }
-                    last
-                })
-            };
-            let all: Vec<_> = (1..=4).map(admitted).collect();
-            all.into_iter().map(|one| one.join().unwrap()).max()
+                });
+            }
         });
-        let highest = highest.unwrap();
-        assert!(fence.admit(token(highest)).is_ok());
-        assert_eq!(fence.admit(token(highest - 1)).unwrap_err().seen().get(), highest);
+        assert_eq!(admitted.into_inner(), 399_999);
+        assert_eq!(fence.admit(token(1)).unwrap_err().seen(), token(399_999));
     }
 }

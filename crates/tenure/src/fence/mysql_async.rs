@@ -58,6 +58,29 @@ pub async fn admit(
     sql::judge(token, highest.map_err(Refused::Store)?)
 }
 
+/// Deletes the fences that nobody touched for so many whole days; says how many. When that is safe
+/// stands at [`sql::sweep`].
+///
+/// # Errors
+///
+/// What the server says; a deadlock with somebody's admission is to be tried again.
+///
+/// # Cancel safety
+///
+/// **Not undone.** Dropping the future leaves the statement on its way.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(db: &mut mysql_async::Conn) -> Result<(), mysql_async::Error> {
+/// let forgotten = tenure::fence::mysql_async::sweep(db, 30).await?;
+/// # Ok(()) }
+/// ```
+pub async fn sweep(connection: &mut Conn, days: u16) -> Result<u64, Error> {
+    connection.exec_drop(sql::sweep(Dialect::MySql), (days,)).await?;
+    Ok(connection.affected_rows())
+}
+
 async fn ask(transaction: &mut Transaction<'_>, resource: &str, token: i64) -> Result<i64, Error> {
     let statement = sql::statement(Dialect::MySql);
     let answer = transaction.exec_iter(statement, (resource, token)).await?;

@@ -52,3 +52,26 @@ pub fn admit(
     let highest = statement.query_row((resource, token.as_i64()), |row| row.get(0));
     sql::judge(token, highest.map_err(Refused::Store)?)
 }
+
+/// Deletes the fences that nobody touched for so many whole days; says how many. When that is safe
+/// stands at [`sql::sweep`].
+///
+/// # Errors
+///
+/// What SQLite says.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::fence;
+///
+/// let db = rusqlite::Connection::open_in_memory()?;
+/// fence::rusqlite::create(&db)?;
+/// let forgotten = fence::rusqlite::sweep(&db, 30)?;
+/// # assert_eq!(forgotten, 0);
+/// # Ok::<(), rusqlite::Error>(())
+/// ```
+pub fn sweep(connection: &Connection, days: u16) -> Result<u64, Error> {
+    let deleted = connection.execute(sql::sweep(Dialect::Sqlite), [days])?;
+    Ok(deleted as u64)
+}

@@ -13,8 +13,9 @@
 //! assert!(sql::schema(Dialect::Postgres).starts_with("CREATE TABLE IF NOT EXISTS tenure_fence"));
 //! ```
 //!
-//! A row takes some tens of bytes and stays; delete it in the transaction that deletes the resource
-//! itself. At first use, and when the row is lost, any token is admitted.
+//! At first use, and when the row is lost, any token is admitted. A row takes some tens of bytes
+//! and stays: delete it in the transaction that deletes the resource itself, or let [`sweep`]
+//! delete those that nobody touched for many days.
 //!
 //! First means first: under `REPEATABLE READ` a snapshot taken before the admission shows what was
 //! there before the holder came. PostgreSQL then answers a serialization failure, SQLite "database
@@ -119,41 +120,76 @@ pub fn schema(dialect: Dialect) -> &'static str {
         // Binary, else `a` and `A` would share a fence.
         Dialect::MySql => {
             "CREATE TABLE IF NOT EXISTS tenure_fence (resource VARBINARY(255) PRIMARY KEY, \
-             token BIGINT NOT NULL CHECK (token > 0)) ENGINE = InnoDB"
+             token BIGINT NOT NULL CHECK (token > 0), touched DATE NOT NULL) ENGINE = InnoDB"
         }
         // Half-empty pages: a raised token then stays on its page and needs no new index entry.
         Dialect::Postgres => {
             "CREATE TABLE IF NOT EXISTS tenure_fence (resource text PRIMARY KEY, \
-             token bigint NOT NULL CHECK (token > 0)) WITH (fillfactor = 50)"
+             token bigint NOT NULL CHECK (token > 0), touched date NOT NULL) \
+             WITH (fillfactor = 50)"
         }
         Dialect::Sqlite => {
             "CREATE TABLE IF NOT EXISTS tenure_fence (resource TEXT PRIMARY KEY NOT NULL, \
-             token INTEGER NOT NULL CHECK (typeof(token) = 'integer' AND token > 0)) \
-             WITHOUT ROWID"
+             token INTEGER NOT NULL CHECK (typeof(token) = 'integer' AND token > 0), \
+             touched TEXT NOT NULL) WITHOUT ROWID"
         }
     }
 }
 
 /// The statement of [`admit`], for clients that cannot be called from a closure. Its parameters are
-/// the resource and the token; give its answer to [`judge`].
+/// the resource and the token; give its answer to [`judge`]. It notes the day too, for [`sweep`].
 pub fn statement(dialect: Dialect) -> &'static str {
     match dialect {
         // There is no RETURNING here. LAST_INSERT_ID(x) hands x to the client with the answer, also
         // when nothing changed.
         Dialect::MySql => {
-            "INSERT INTO tenure_fence (resource, token) VALUES (?, LAST_INSERT_ID(?)) \
-             ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token, VALUES(token)))"
+            "INSERT INTO tenure_fence (resource, token, touched) \
+             VALUES (?, LAST_INSERT_ID(?), UTC_DATE()) ON DUPLICATE KEY UPDATE \
+             token = LAST_INSERT_ID(GREATEST(token, VALUES(token))), touched = VALUES(touched)"
         }
         // Also a refused token updates the row, to itself: without an update no row comes back.
         Dialect::Postgres => {
-            "INSERT INTO tenure_fence AS f (resource, token) VALUES ($1, $2) \
-             ON CONFLICT (resource) DO UPDATE SET token = greatest(f.token, excluded.token) \
+            "INSERT INTO tenure_fence AS f (resource, token, touched) \
+             VALUES ($1, $2, (now() AT TIME ZONE 'UTC')::date) \
+             ON CONFLICT (resource) DO UPDATE SET \
+             token = greatest(f.token, excluded.token), touched = excluded.touched \
              RETURNING token"
         }
         Dialect::Sqlite => {
-            "INSERT INTO tenure_fence (resource, token) VALUES (?1, ?2) \
-             ON CONFLICT (resource) DO UPDATE SET token = max(token, excluded.token) \
+            "INSERT INTO tenure_fence (resource, token, touched) \
+             VALUES (?1, ?2, date('now')) ON CONFLICT (resource) DO UPDATE SET \
+             token = max(token, excluded.token), touched = excluded.touched \
              RETURNING token"
+        }
+    }
+}
+
+/// The statement that deletes the fences which nobody touched for so many whole days, by the
+/// database's clock in UTC. The number of days is its one parameter, a 64-bit integer. It reads the
+/// whole table, in a transaction of its own: run it at night.
+///
+/// It is safe if **no holder that lost its lock so many days ago can still write**. A row that is
+/// gone admits any token, as at first use; the next admission makes it anew, and closes the fence
+/// for all before. So the days are to be longer than any pause that is to be survived: a suspended
+/// laptop, a virtual machine that is restored, a job that hangs. 30 is a good number. A holder that
+/// is in the middle of its work loses nothing: its next admission makes the row anew.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::fence::sql::{self, Dialect};
+///
+/// assert!(sql::sweep(Dialect::Sqlite).starts_with("DELETE FROM tenure_fence WHERE touched <"));
+/// ```
+pub fn sweep(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::MySql => "DELETE FROM tenure_fence WHERE touched < UTC_DATE() - INTERVAL ? DAY",
+        Dialect::Postgres => {
+            "DELETE FROM tenure_fence \
+             WHERE touched < (now() AT TIME ZONE 'UTC')::date - $1::bigint::integer"
+        }
+        Dialect::Sqlite => {
+            "DELETE FROM tenure_fence WHERE touched < date('now', '-' || ?1 || ' days')"
         }
     }
 }

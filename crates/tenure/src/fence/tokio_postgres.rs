@@ -58,3 +58,26 @@ pub async fn admit(
     let highest = rows.and_then(|rows| rows.first().map_or(Ok(0), |row| row.try_get(0)));
     sql::judge(token, highest.map_err(Refused::Store)?)
 }
+
+/// Deletes the fences that nobody touched for so many whole days; says how many. When that is safe
+/// stands at [`sql::sweep`].
+///
+/// # Errors
+///
+/// What PostgreSQL says.
+///
+/// # Cancel safety
+///
+/// **Not undone.** Dropping the future leaves the statement on its way.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(db: &tokio_postgres::Client) -> Result<(), tokio_postgres::Error> {
+/// let forgotten = tenure::fence::tokio_postgres::sweep(db, 30).await?;
+/// # Ok(()) }
+/// ```
+pub async fn sweep(client: &Client, days: u16) -> Result<u64, Error> {
+    let days = i64::from(days);
+    client.execute_typed(sql::sweep(Dialect::Postgres), &[(&days, Type::INT8)]).await
+}

@@ -29,15 +29,34 @@ pub(crate) trait Shop {
     ) -> BoxFuture<'_, Result<bool>>;
     /// How many pieces were ordered.
     fn sold(&mut self) -> BoxFuture<'_, Result<u32>>;
+    /// Removes the shop, if it is there.
+    fn close(&mut self) -> BoxFuture<'_, Result<()>>;
 }
 
 pub(crate) async fn open(url: &str) -> Result<Box<dyn Shop>> {
+    Ok(match recognize(url)? {
+        Kind::Mysql => Box::new(mysql::open(url).await?),
+        Kind::Postgres => Box::new(postgres::open(url).await?),
+        Kind::Redis => Box::new(redis::open(url).await?),
+        Kind::Sqlite => Box::new(sqlite::open(url.trim_start_matches("sqlite://"))?),
+    })
+}
+
+pub(crate) enum Kind {
+    Mysql,
+    Postgres,
+    Redis,
+    Sqlite,
+}
+
+/// What kind of shop a URL names. The URL itself is not repeated: it may hold a password.
+pub(crate) fn recognize(url: &str) -> Result<Kind> {
     Ok(match url.split_once(':').map(|(scheme, _)| scheme) {
-        Some("sqlite") => Box::new(sqlite::open(url.trim_start_matches("sqlite://"))?),
-        Some("postgres" | "postgresql") => Box::new(postgres::open(url).await?),
-        Some("mysql") => Box::new(mysql::open(url).await?),
-        Some("redis") => Box::new(redis::open(url).await?),
-        _ => bail!("`{url}` is no shop; try postgres://, mysql:// or redis://"),
+        Some("mysql") => Kind::Mysql,
+        Some("postgres" | "postgresql") => Kind::Postgres,
+        Some("redis") => Kind::Redis,
+        Some("sqlite") => Kind::Sqlite,
+        _ => bail!("there is no such shop; try postgres://, mysql:// or redis://"),
     })
 }
 

@@ -96,4 +96,19 @@ impl Shop for Mysql {
         }
         .boxed()
     }
+
+    fn close(&mut self) -> BoxFuture<'_, Result<()>> {
+        async move {
+            // Fences of others may be in the same table.
+            fence::mysql_async::create(&mut self.0).await?;
+            for sql in [
+                "DROP TABLE IF EXISTS flash_sale_stock, flash_sale_orders",
+                "DELETE FROM tenure_fence WHERE resource LIKE 'flash-sale/%'",
+            ] {
+                self.0.query_drop(sql).await?;
+            }
+            Ok(())
+        }
+        .boxed()
+    }
 }

@@ -93,4 +93,9 @@ impl Shop for Postgres {
         }
         .boxed()
     }
+
+    fn close(&mut self) -> BoxFuture<'_, Result<()>> {
+        async move { Ok(self.0.batch_execute("DROP SCHEMA IF EXISTS flash_sale CASCADE").await?) }
+            .boxed()
+    }
 }

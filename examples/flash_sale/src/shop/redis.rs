@@ -92,6 +92,22 @@ impl Shop for Redis {
         }
         .boxed()
     }
+
+    fn close(&mut self) -> BoxFuture<'_, Result<()>> {
+        async move {
+            let articles: Option<u32> =
+                cmd("GET").arg("flash-sale:articles").query_async(&mut self.0).await?;
+            for article in 0..articles.unwrap_or(0) {
+                let fence = fence::redis::key(&resource(article));
+                for key in [stock(article), orders(article), fence] {
+                    cmd("DEL").arg(key).exec_async(&mut self.0).await?;
+                }
+            }
+            cmd("DEL").arg("flash-sale:articles").exec_async(&mut self.0).await?;
+            Ok(())
+        }
+        .boxed()
+    }
 }
 
 /// In a cluster these stay with their fence.

@@ -21,7 +21,14 @@ use super::{Answer, Register};
 
 /// The service: numbers by path.
 #[derive(Clone, Default)]
-struct Numbers(Arc<Mutex<HashMap<String, i64>>>);
+pub(crate) struct Numbers(Arc<Mutex<HashMap<String, i64>>>);
+
+impl Numbers {
+    /// Whether nobody asked for any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}
 
 impl Service<Request<String>> for Numbers {
     type Response = Response<String>;
@@ -84,9 +91,9 @@ async fn next_request(stream: &mut BufReader<TcpStream>) -> Result<Request<Strin
     Ok(request.body(body)?)
 }
 
-type Message = (String, Vec<(String, String)>, String);
+pub(crate) type Message = (String, Vec<(String, String)>, String);
 
-async fn next_message(stream: &mut BufReader<TcpStream>) -> Result<Message> {
+pub(crate) async fn next_message(stream: &mut BufReader<TcpStream>) -> Result<Message> {
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();
@@ -100,7 +107,7 @@ async fn next_message(stream: &mut BufReader<TcpStream>) -> Result<Message> {
     let headers: Vec<_> = lines
         .iter()
         .filter_map(|line| line.split_once(": "))
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
         .collect();
     let length = headers.iter().find(|(name, _)| name == "content-length");
     let mut body = vec![0; length.context("a length")?.1.parse()?];

@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use tenure::FencingToken;
 use tenure::fence::{Refused, Stale};
 
-pub(crate) use http::serve;
+pub(crate) use http::{Numbers, next_message, serve};
 pub(crate) use postgres::connect as connect_postgres;
 
 /// What a register answers: refused, or what was asked for.

@@ -1,6 +1,6 @@
 //! What the server or the way to it can answer instead, said so that a person knows what to try.
 
-use mysql_async::{DriverError, Error as Mysql, ServerError};
+use mysql_async::{DriverError, Error as Mysql, IoError, Opts, ServerError};
 
 use crate::error::{Error, ErrorKind};
 
@@ -31,6 +31,18 @@ pub(super) fn is_fatal(error: &Mysql) -> bool {
     match error {
         Mysql::Server(ServerError { code, .. }) => matches!(code, 1053 | 1152 | 1184 | 1927 | 4031),
         _ => true,
+    }
+}
+
+/// The server could not be reached, or did not let us in.
+pub(super) fn at(opts: &Opts, error: Mysql) -> Error {
+    match error {
+        Mysql::Io(IoError::Io(cause)) => {
+            let (host, port) = (opts.ip_or_hostname(), opts.tcp_port());
+            let message = format!("cannot reach mysql at {host}:{port}");
+            Error::new(ErrorKind::Unavailable, message).with_source(cause)
+        }
+        error => from_mysql(error),
     }
 }
 

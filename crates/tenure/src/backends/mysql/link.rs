@@ -216,7 +216,8 @@ impl Keeper {
 
 /// Connects, sets the session up, and takes the connection's own named lock.
 pub(super) async fn open(recipe: &Recipe) -> Result<Open> {
-    let mut conn = Conn::new(recipe.opts.clone()).await.map_err(fault::from_mysql)?;
+    let mut conn =
+        Conn::new(recipe.opts.clone()).await.map_err(|error| fault::at(&recipe.opts, error))?;
     let home: Arc<str> = Uuid::new_v4().simple().to_string().into();
     let name = lock_name(&home);
     let take = format!("SET @tenure_home='{home}';SELECT GET_LOCK('{name}',0),CONNECTION_ID()");

@@ -1,6 +1,10 @@
-//! What a fence costs: a write of the user's own, and the same write with the fence in it.
+//! What a fence costs: a write of the user's own, and the same write with the fence in it. Those of
+//! etcd, ZooKeeper and Consul are beside their locks.
+
+pub(crate) mod http;
 
 use std::fs;
+use std::sync::Mutex;
 
 use anyhow::Result;
 use mysql_async::prelude::Queryable;
@@ -177,6 +181,28 @@ pub(crate) fn compare_redis(rounds: usize) -> Result<Comparison> {
                     let set = fence::redis::set(&mut fenced, "stock/42", token(), 7);
                     Ok(runtime.block_on(set)?)
                 }),
+            ),
+        ],
+    )
+}
+
+/// A number in memory, and the fence beside it behind the same mutex.
+pub(crate) fn compare_memory(rounds: usize) -> Result<Comparison> {
+    let (plain, fenced, fence) = (Mutex::new(0_i64), Mutex::new(0_i64), fence::Fence::new());
+    let number = |mutex: &Mutex<i64>, admit: &dyn Fn() -> Result<()>| -> Result<()> {
+        let mut number = mutex.lock().map_err(|_| anyhow::anyhow!("somebody panicked"))?;
+        admit()?;
+        *number += 1;
+        Ok(())
+    };
+    Comparison::run(
+        rounds,
+        10_000,
+        vec![
+            ("memory: lock a mutex, add", Box::new(|| number(&plain, &|| Ok(())))),
+            (
+                "memory: lock a mutex, admit, add",
+                Box::new(|| number(&fenced, &|| Ok(fence.admit(token())?))),
             ),
         ],
     )

@@ -1,0 +1,100 @@
+//! The layer before an HTTP service: a request over loopback, to the service and to the same one
+//! behind the layer.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::{Context, Poll};
+use std::thread;
+
+use anyhow::{Result, ensure};
+use http::{Request, Response};
+use tenure::fence::Fences;
+use tenure::fence::http::{FenceLayer, HEADER};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::{runtime, token};
+use crate::compare::Comparison;
+
+pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
+    let layer = FenceLayer::new(Fences::new(10));
+    let (mut plain, mut fenced) = (serve(Stock::default())?, serve(layer.layer(Stock::default()))?);
+    let text = format!("PUT /stock/42 HTTP/1.1\r\n{HEADER}: {}\r\n\r\n", token());
+    Comparison::run(
+        rounds,
+        10,
+        vec![
+            ("http: PUT", Box::new(|| ask(&mut plain, &text))),
+            ("http: PUT through the layer", Box::new(|| ask(&mut fenced, &text))),
+        ],
+    )
+}
+
+/// A number that a request changes.
+#[derive(Clone, Default)]
+struct Stock(Arc<AtomicI64>);
+
+impl Service<Request<()>> for Stock {
+    type Response = Response<String>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<String>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        ready(Ok(Response::default()))
+    }
+}
+
+/// The least of a server, for one connection.
+fn serve<S>(mut service: S) -> Result<BufReader<TcpStream>>
+where
+    S: Service<Request<()>, Response = Response<String>, Error = Infallible> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let client = TcpStream::connect(listener.local_addr()?)?;
+    client.set_nodelay(true)?;
+    let (stream, _) = listener.accept()?;
+    stream.set_nodelay(true)?;
+    // Ends with the connection.
+    drop(thread::spawn(move || -> Result<()> {
+        let (runtime, mut stream) = (runtime()?, BufReader::new(stream));
+        while let Some(value) = head(&mut stream)? {
+            let request = Request::put("/stock/42").header(HEADER, value).body(())?;
+            let Ok(response) = runtime.block_on(service.call(request));
+            let status = response.status();
+            write!(stream.get_mut(), "HTTP/1.1 {status}\r\n{HEADER}: 7\r\n\r\n")?;
+        }
+        Ok(())
+    }));
+    Ok(BufReader::new(client))
+}
+
+/// Reads a head; returns the token in it, or nothing at the end.
+fn head(stream: &mut BufReader<TcpStream>) -> Result<Option<String>> {
+    let (mut line, mut token) = (String::new(), None);
+    loop {
+        line.clear();
+        if stream.read_line(&mut line)? == 0 || line == "\r\n" {
+            return Ok(token);
+        }
+        if let Some(value) = line.strip_prefix("fencing-token: ") {
+            token = Some(value.trim_end().to_owned());
+        }
+    }
+}
+
+fn ask(stream: &mut BufReader<TcpStream>, text: &str) -> Result<()> {
+    stream.get_mut().write_all(text.as_bytes())?;
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    ensure!(line.contains(" 200"), "{line}");
+    head(stream).map(drop)
+}

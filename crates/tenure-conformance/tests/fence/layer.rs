@@ -1,0 +1,134 @@
+//! The HTTP layer over a store that several services share, and what it answers when it cannot
+//! admit.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context as TaskContext, Poll};
+
+use anyhow::{Result, ensure};
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, poll};
+use http::{Request, Response, StatusCode};
+use tenure::FencingToken;
+use tenure::fence;
+use tenure::fence::http::{FenceLayer, FenceService, HEADER, Store, Unavailable};
+use tenure::fence::{Fences, Refused};
+use tokio::sync::Notify;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::registers::Numbers;
+use crate::{cases, token, unique};
+
+cases! {
+    services_that_share_a_store_refuse_what_any_of_them_has_seen on &["redis"];
+    an_admitted_request_is_done_before_one_with_a_higher_token_begins on &["http"];
+    a_layer_that_cannot_admit_says_why_and_does_not_ask_the_service on &["http"];
+}
+
+/// Writes this number; returns the status and the header of the answer.
+async fn put<S: Store>(
+    service: &mut FenceService<S, Numbers>,
+    path: &str,
+    token: Option<FencingToken>,
+) -> Result<(StatusCode, Option<String>)> {
+    let mut request = Request::put(path).body("1".to_owned())?;
+    if let Some(token) = token {
+        fence::http::set(request.headers_mut(), token);
+    }
+    let Ok(response) = service.call(request).await;
+    let seen = response.headers().get(HEADER).map(|seen| seen.to_str().map(str::to_owned));
+    Ok((response.status(), seen.transpose()?))
+}
+
+async fn services_that_share_a_store_refuse_what_any_of_them_has_seen(url: String) -> Result<()> {
+    let db = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+    let service = || {
+        let db = db.clone();
+        FenceLayer::new(move |resource: String, token: FencingToken| {
+            let mut db = db.clone();
+            async move {
+                let admitted = fence::redis::admit(&mut db, &resource, token).await;
+                admitted.map_err(Unavailable::from_refused)
+            }
+        })
+        .layer(Numbers::default())
+    };
+    let (mut one, mut other, path) = (service(), service(), format!("/{}", unique("shared")));
+    ensure!(put(&mut one, &path, Some(token(7))).await?.0 == 200);
+    ensure!(put(&mut other, &path, Some(token(8))).await?.0 == 200);
+    let refused = put(&mut one, &path, Some(token(7))).await?;
+    ensure!(refused == (StatusCode::PRECONDITION_FAILED, Some("8".to_owned())), "{refused:?}");
+    ensure!(put(&mut one, &path, Some(token(8))).await?.0 == 200);
+    Ok(())
+}
+
+async fn a_layer_that_cannot_admit_says_why_and_does_not_ask_the_service(_: String) -> Result<()> {
+    let numbers = Numbers::default();
+    let broken = |_: String, _: FencingToken| async {
+        Err(Refused::Store(Unavailable::new("out of order")))
+    };
+    let mut service = FenceLayer::new(broken).layer(numbers.clone());
+    ensure!(put(&mut service, "/a", Some(token(7))).await?.0 == 503);
+    let mut service = FenceLayer::new(Fences::new(1)).layer(numbers.clone());
+    ensure!(put(&mut service, "/a", None).await?.0 == 428);
+    ensure!(numbers.is_empty(), "the service was asked");
+    ensure!(put(&mut service, "/a", Some(token(7))).await?.0 == 200);
+    // There is room for one resource, and to forget it would let a stale holder in.
+    ensure!(put(&mut service, "/b", Some(token(7))).await?.0 == 503);
+    ensure!(put(&mut service, "/a", Some(token(6))).await?.0 == 412);
+    Ok(())
+}
+
+/// A service that is told when it may answer.
+#[derive(Clone, Default)]
+struct Slow {
+    begun: Arc<AtomicU32>,
+    answer: Arc<Notify>,
+}
+
+impl Service<Request<String>> for Slow {
+    type Response = Response<String>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<String>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<String>) -> Self::Future {
+        let Slow { begun, answer } = self.clone();
+        async move {
+            begun.fetch_add(1, Ordering::SeqCst);
+            answer.notified().await;
+            Ok(Response::new(request.into_body()))
+        }
+        .boxed()
+    }
+}
+
+async fn an_admitted_request_is_done_before_one_with_a_higher_token_begins(
+    _: String,
+) -> Result<()> {
+    let slow = Slow::default();
+    let mut service = FenceLayer::new(Fences::new(10)).layer(slow.clone());
+    let mut ask = |path: &str, number: u64| -> Result<_> {
+        let mut request = Request::put(path).body(String::new())?;
+        fence::http::set(request.headers_mut(), token(number));
+        Ok(service.call(request))
+    };
+    let (mut old, mut new, mut other) = (ask("/a", 7)?, ask("/a", 8)?, ask("/b", 1)?);
+    ensure!(poll!(&mut old).is_pending() && poll!(&mut new).is_pending());
+    ensure!(slow.begun.load(Ordering::SeqCst) == 1, "a newer one began");
+    ensure!(poll!(&mut other).is_pending());
+    ensure!(slow.begun.load(Ordering::SeqCst) == 2, "another resource had to wait");
+    slow.answer.notify_waiters();
+    ensure!(old.await?.status() == 200 && other.await?.status() == 200);
+    ensure!(poll!(&mut new).is_pending());
+    ensure!(slow.begun.load(Ordering::SeqCst) == 3, "the newer one did not begin");
+    slow.answer.notify_waiters();
+    ensure!(new.await?.status() == 200);
+    ensure!(ask("/a", 7)?.await?.status() == 412);
+    Ok(())
+}
