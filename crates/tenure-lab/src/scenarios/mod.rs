@@ -58,6 +58,8 @@ pub(crate) enum Lasts {
     Lock,
     /// One that does not end during the run.
     Long,
+    /// One that does not end while a server restarts, however slow the machine is.
+    Restart,
     /// The usual one where there is a queue, whose places end with it; else a long one.
     Queue,
     /// A longer one for tenure's own, who look again after a third of it: so that a busy machine is
@@ -104,6 +106,7 @@ impl Scenario {
             Lasts::Look if lock.is_own() => Duration::from_secs(5).max(lock.lease),
             Lasts::Look => lock.lease,
             Lasts::Queue if lock.is_own() => lock.lease,
+            Lasts::Restart => Duration::from_secs(30).max(lock.lease),
             Lasts::Long | Lasts::Queue => Duration::from_secs(10).max(lock.lease),
         }
     }
@@ -270,7 +273,7 @@ pub static SCENARIOS: &[Scenario] = &[
         id: "F06",
         about: "the server restarts and has forgotten what it did not write down",
         needs: Needs::Amnesia,
-        lasts: Lasts::Long,
+        lasts: Lasts::Restart,
         play: server::amnesia,
     },
     Scenario {

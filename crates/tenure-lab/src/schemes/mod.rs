@@ -240,6 +240,11 @@ const NO_TOKENS: Habits = Habits {
 
 /// Often enough that waiting for the next look is no part of what is measured.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// The URL for locks with this lease: on ZooKeeper a lock lasts as long as the client's session.
+pub(crate) fn with_session(url: &str, lease: Duration) -> String {
+    url.replace("session=3s", &format!("session={}ms", lease.as_millis()))
+}
+
 /// How long code by hand waits for an answer: longer than any lease here, as by default in most
 /// client libraries.
 const ANSWER_LONGEST: Duration = Duration::from_secs(8);

@@ -36,7 +36,7 @@ use self::recorder::Recorder;
 use crate::history::{Event, Header, History, Kind, Lane, What};
 use crate::network;
 use crate::rig::{Link, Rig};
-use crate::schemes::Lock;
+use crate::schemes::{Lock, with_session};
 
 /// Plays a part of a run, in a process that the lab started: `client`, or the resource.
 ///
@@ -173,7 +173,7 @@ impl<'a> Stage<'a> {
         let part = Part {
             name: name.to_owned(),
             lock: self.lock.name.to_owned(),
-            url: link.url.clone(),
+            url: with_session(&link.url, self.lease),
             lease_ms: u64::try_from(self.lease.as_millis())?,
             resource: self.port,
             start: self.clock.start(),
