@@ -92,9 +92,10 @@ async fn leftovers(url: &str) -> Result<i64> {
     Ok(client.query_one(sql, &[]).await?.try_get(0)?)
 }
 
-/// By `Ctrl-C` or by `kill -9`, with a buyer that is stopped at that moment.
+/// By `kill` or by `kill -9`, with a buyer that is stopped at that moment. Not by `Ctrl-C`, which
+/// does the same as the first: programs that are started in the background ignore it.
 fn break_off() -> Result<()> {
-    for signal in [Signal::INT, Signal::KILL] {
+    for signal in [Signal::TERM, Signal::KILL] {
         let folder = tempfile::tempdir()?;
         let mut sale = Command::new(env!("CARGO_BIN_EXE_flash_sale"))
             .args(["--articles", "3", "--buyers", "3"])
