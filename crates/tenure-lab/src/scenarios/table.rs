@@ -54,7 +54,7 @@ killed          T T T T T T T T ✔ T T T T ✔ ✔ T ✔ T T T T|T+
 dropped         ∞  T  T  T  T  T  T  T   –  ✔  –  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
 dead-waiters    ✔  ✔  ✔  ✔  ✔  ✔  ✔  ✔   ✔  T  T  ✔|T  T  T  T   T  ✔|T  ✔|T T   T  ✔|T
 answer-lost     ∞  T  T  T  T  T  T  ✔   –  ✔  –  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
-late-grant      T+ U! U! U! U T U T – T|T+ – T|T+ T|T+ T|T+ ✔ T|T+ ✔|T|T+ T|T+ T|T+ T|T+ T|T+
+late-grant      T+ U! U! U! U T U T – T|T+ – ✔|T|T+ T|T+ T|T+ ✔ T|T+ ✔|T|T+ T|T+ T|T+ T|T+ T|T+
 answers-lost    T T T T T T ∞ T – T|T+ – T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+ T|T+
 wakeup-lost     –  –  –  –  –  –  T  –   –  ✔  –  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
 partition       U! U! U! U! U T U U! – T – T T T|T+ T|T+ T T|T+ T T T T|T+

@@ -104,8 +104,12 @@ impl Stage<'_> {
 
     /// Kills a client.
     pub(crate) fn kill(&mut self, name: &str, id: &str) -> Result<()> {
+        let sent = self.recorder.now();
         self.actor(name)?.kill()?;
-        self.recorder.note(name, What::Ended { how: "killed".to_owned() });
+        // The kernel gives away what it held before we hear that it is dead.
+        let said = self.recorder.last(|event| (event.lane == name).then_some(event.at));
+        let (lane, what) = (name.to_owned(), What::Ended { how: "killed".to_owned() });
+        self.recorder.add(Event { at: sent.max(said.unwrap_or(0)), lane, what });
         self.blow(id, &format!("{name} is killed"), name);
         Ok(())
     }

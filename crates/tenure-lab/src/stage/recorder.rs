@@ -20,9 +20,14 @@ impl Recorder {
         Arc::new(Recorder { clock, events: Mutex::default(), more: Condvar::new() })
     }
 
+    /// The time, as in the history.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
     /// Writes down what the lab itself did or saw.
     pub(crate) fn note(&self, lane: &str, what: What) {
-        self.add(Event { at: self.clock.now(), lane: lane.to_owned(), what });
+        self.add(Event { at: self.now(), lane: lane.to_owned(), what });
     }
 
     pub(crate) fn add(&self, event: Event) {
