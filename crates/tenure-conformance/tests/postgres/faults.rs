@@ -7,10 +7,12 @@ use tenure::backend::{Backend, Claim, Owner};
 use tenure::backends::Postgres;
 use tenure::{Attempt, ErrorKind, FencingToken, LostReason};
 use tenure_conformance::bench::{soon, take, until_waiters};
+use tenure_servers::Direction;
 
 use crate::{cases, claim, connect, own_server, server, sql, unique, until_answered};
 
 cases! {
+    asking_again_is_no_grant_when_the_session_is_gone,
     a_late_request_takes_nothing_after_its_withdrawal,
     a_lost_answer_costs_no_lock_and_no_token,
     a_killed_server_comes_back_with_the_same_locks_and_higher_tokens,
@@ -171,5 +173,30 @@ async fn an_eviction_from_a_session_spares_its_other_locks() -> Result<()> {
     ensure!(spared.check().is_ok());
     ensure!(matches!(two.lock(&b).try_acquire().await?, Attempt::Busy(_)));
     spared.release().await?;
+    Ok(())
+}
+
+/// The end of the connection does not reach us either: only an answer proves that the lock is ours.
+async fn asking_again_is_no_grant_when_the_session_is_gone() -> Result<()> {
+    for mode in ["session", "row"] {
+        let proxy = server()?.node().proxy()?;
+        let url = server()?.url().replace(&server()?.node().address(), &proxy.address());
+        let backend = Postgres::open(&format!("{url}?mode={mode}")).await?;
+        let claim = claim(&unique("k"))?;
+        let Attempt::Granted(_) = backend.try_acquire(&claim).await? else {
+            anyhow::bail!("{mode}: a free lock was busy");
+        };
+        proxy.cut_one_way(Direction::ToClient);
+        let end = format!(
+            "SELECT pg_terminate_backend(pid) FROM tenure_board WHERE mode = '{mode}' \
+             AND owner = '{}'",
+            claim.owner
+        );
+        ensure!(sql(server()?, &end)? == ["t"], "{mode}");
+        let again = tokio::time::timeout(Duration::from_secs(1), backend.try_acquire(&claim));
+        let granted = matches!(again.await, Ok(Ok(Attempt::Granted(_))));
+        ensure!(!granted, "{mode}: granted on a session that is gone");
+        proxy.heal();
+    }
     Ok(())
 }

@@ -48,7 +48,7 @@ const TABLE: &str = "
 oversell        U! U! U! U! U  U  U  U!  U  U  U  U   U  U  U   U  U   U  U   U  U
 pause           U! U! U! U! U  U  U  U!  U  U  U  U   U  U  U   U  U   U  U   U  U
 wrong-owner     U! U! U! U! ✔  ✔  ✔  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
-suspend         U! U! U! U! U U U U! T T T T T T T T T T T T T|T+
+suspend         U! U! U! U! U U U U! T T T T T T|T+ T|T+ T T|T+ T T T T|T+
 crash-between   ∞ T T T T T T T – T – T T ✔ ✔ T ✔ T T T T|T+
 killed          T T T T T T T T ✔ T T T T ✔ ✔ T ✔ T T T T|T+
 dropped         ∞  T  T  T  T  T  T  T   –  ✔  –  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔

@@ -68,10 +68,19 @@ impl Rows {
 
     /// The token, if the row is free and nobody is in front.
     pub(super) async fn try_take(self: &Arc<Self>, claim: &Claim) -> Result<Option<FencingToken>> {
-        match self.slots().get(&claim.owner) {
-            Some(Slot::Held(held)) if !held.link.is_closed() => return Ok(Some(held.token)),
+        let held = match self.slots().get(&claim.owner) {
+            Some(Slot::Held(held)) if !held.link.is_closed() => Some(held.token),
             Some(Slot::Asking | Slot::Withdrawn) => return Err(under_way()),
-            Some(Slot::Held(_)) | None => {}
+            Some(Slot::Held(_)) | None => None,
+        };
+        if let Some(token) = held {
+            // The lease counts from this request on, and the server ends a session that is silent
+            // for longer than a lease: it has to hear this one.
+            return match self.renew_one(claim).await {
+                Ok(_) => Ok(Some(token)),
+                Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),
+                Err(_) => Err(ended()),
+            };
         }
         self.slots().insert(claim.owner, Slot::Asking);
         let (rows, claim) = (self.clone(), claim.clone());
@@ -288,6 +297,10 @@ SELECT token, set_config('application_name', 'tenure row ' || token, true) FROM 
         }
     };
     taken.map(|token| token.parse().map_err(|_| fault::odd("a token"))).transpose()
+}
+
+fn ended() -> Error {
+    Error::new(ErrorKind::Unavailable, "the connection of this lock has ended; ask again")
 }
 
 fn under_way() -> Error {

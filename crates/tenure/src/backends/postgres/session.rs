@@ -142,7 +142,11 @@ impl Book {
         let link = self.connected().await?;
         match self.locks.get(&number) {
             Some(lock) if lock.owner == claim.owner && lock.key == claim.key => {
-                return Ok(Some(lock.token));
+                let token = lock.token;
+                // The lease counts from this request on, and the server ends a session that is
+                // silent for longer than a lease: it has to hear this one.
+                self.prove(&link).await?;
+                return Ok(Some(token));
             }
             // Ours already, by another claim: the server would count, not refuse.
             Some(_) => return Ok(None),
@@ -184,15 +188,10 @@ impl Book {
         if let Some(link) = self.link.clone()
             && !self.locks.is_empty()
         {
-            match pooler::process(&link).await {
-                Ok(pid) if pid == link.pid => {}
-                // The session was changed under us.
-                Ok(_) => self.lose_all(),
-                Err(error) if link.is_closed() => {
-                    drop(error);
-                    self.lose_all();
-                }
-                Err(error) => return vec![Err(error); claims.len()],
+            match self.prove(&link).await {
+                Err(error) if self.link.is_some() => return vec![Err(error); claims.len()],
+                // What it means is in the book.
+                Ok(()) | Err(_) => {}
             }
         }
         let answer = |claim: &Claim| match self.locks.get(&number(&claim.key)) {
@@ -203,6 +202,25 @@ impl Book {
             _ => Err(Error::new(ErrorKind::Lost, "the lock is not held")),
         };
         claims.iter().map(answer).collect()
+    }
+
+    /// Lets the server hear from us, and makes sure that the session is still ours. If it is gone,
+    /// all locks are.
+    async fn prove(&mut self, link: &Arc<Link>) -> Result<()> {
+        match pooler::process(link).await {
+            Ok(pid) if pid == link.pid => Ok(()),
+            // The session was changed under us.
+            Ok(_) => {
+                self.lose_all();
+                Err(settings::pooler(Kind::Session))
+            }
+            Err(error) => {
+                if link.is_closed() {
+                    self.lose_all();
+                }
+                Err(error)
+            }
+        }
     }
 
     async fn release(&mut self, claim: &Claim) -> Result<bool> {
