@@ -108,7 +108,7 @@ impl Bench {
 ///
 /// If it does not come.
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> Result<T> {
-    within(Duration::from_secs(20), what, future).await
+    within(SOON, what, future).await
 }
 
 /// Awaits something that must come within this time.
@@ -118,6 +118,28 @@ pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> Result<T> {
 /// If it does not come.
 pub async fn within<T>(limit: Duration, what: &str, future: impl Future<Output = T>) -> Result<T> {
     tokio::time::timeout(limit, future).await.map_err(|_| anyhow!("{what}: not within {limit:?}"))
+}
+
+/// Looks again and again until there is something to see, for at most this time: for what no server
+/// tells by itself.
+///
+/// # Errors
+///
+/// If nothing comes, or that of a look.
+pub async fn until<T, F: Future<Output = Result<Option<T>>>>(
+    limit: Duration,
+    what: &str,
+    look: impl Fn() -> F,
+) -> Result<T> {
+    let looking = async {
+        loop {
+            if let Some(seen) = look().await? {
+                return Ok(seen);
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    };
+    within(limit, what, looking).await?
 }
 
 /// Takes a lock that must be free.
@@ -149,16 +171,11 @@ pub async fn expect_busy(lock: &Lock) -> Result<()> {
 ///
 /// If that does not happen soon.
 pub async fn until_waiters(lock: &Lock, count: usize) -> Result<()> {
-    let look = async {
-        loop {
-            let holding = lock.holding().await?;
-            if holding.is_some_and(|holding| holding.waiters.len() == count) {
-                return Ok(());
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    soon(&format!("{count} waiters"), look).await?
+    until(SOON, &format!("{count} waiters"), || async {
+        let holding = lock.holding().await?;
+        Ok(holding.filter(|holding| holding.waiters.len() == count).map(drop))
+    })
+    .await
 }
 
 /// Renews until the server has answered: what a keeper does with doubt.
@@ -175,3 +192,8 @@ pub async fn renew(backend: &dyn Backend, claims: &[Claim]) -> Vec<tenure::Resul
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
+
+/// Generous: it is only reached on failure.
+pub const SOON: Duration = Duration::from_secs(20);
+/// The pause between two looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);

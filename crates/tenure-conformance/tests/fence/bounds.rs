@@ -10,6 +10,7 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, TxOpts};
 use rusqlite::Connection;
 use tenure::fence;
+use tenure_conformance::bench::{SOON, soon, until};
 
 use crate::registers::{connect_postgres, open};
 use crate::{cases, token, unique};
@@ -100,10 +101,12 @@ async fn a_sweep_does_not_forget_who_is_being_admitted_in_postgres(url: String) 
     let swept = tokio::spawn(async move { fence::tokio_postgres::sweep(&sweeper, 90).await });
     let watcher = connect_postgres(&url).await?;
     let waiting = "SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted";
-    while watcher.query_one(waiting, &[&pid]).await?.get::<_, i64>(0) == 0 {
+    until(SOON, "a sweep that waits", || async {
         ensure!(!swept.is_finished(), "the sweep did not wait");
-        tokio::task::yield_now().await;
-    }
+        let waits: i64 = watcher.query_one(waiting, &[&pid]).await?.get(0);
+        Ok((waits > 0).then_some(()))
+    })
+    .await?;
     tx.commit().await?;
     swept.await??;
     ensure!(open(&url, &name).await?.write(2, Some(token(7))).await?.is_err());
@@ -123,11 +126,15 @@ async fn a_sweep_does_not_forget_who_is_being_admitted_in_mysql(url: String) -> 
     let mut watcher = Conn::new(Opts::from_url(&url)?).await?;
     let waiting = "SELECT count(*) FROM information_schema.innodb_trx \
                    WHERE trx_state = 'LOCK WAIT' AND trx_mysql_thread_id = ?";
-    while watcher.exec_first::<u64, _, _>(waiting, (id,)).await?.context("a count")? == 0 {
-        ensure!(!swept.is_finished(), "the sweep did not wait");
-        // InnoDB shows old news until nobody has looked for 100 ms.
-        tokio::time::sleep(Duration::from_millis(250)).await;
-    }
+    let waits = async {
+        while watcher.exec_first::<u64, _, _>(waiting, (id,)).await?.context("a count")? == 0 {
+            ensure!(!swept.is_finished(), "the sweep did not wait");
+            // InnoDB shows old news until nobody has looked for 100 ms.
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+        Ok(())
+    };
+    soon("a sweep that waits", waits).await??;
     tx.commit().await?;
     swept.await??;
     ensure!(open(&url, &name).await?.write(2, Some(token(7))).await?.is_err());

@@ -17,7 +17,7 @@ use futures_util::future::BoxFuture;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tenure::backend::{Claim, Owner};
 use tenure::{Client, Config, ErrorKind, Key};
-use tenure_conformance::bench::soon;
+use tenure_conformance::bench::{SOON, soon, until};
 use tenure_servers::wire::postgres::Postgres as Wire;
 use tenure_servers::{Cluster, Options, Topology};
 
@@ -104,17 +104,13 @@ pub(crate) fn claim(key: &str) -> Result<Claim> {
 pub(crate) async fn until_answered<T, F: Future<Output = tenure::Result<T>>>(
     call: impl Fn() -> F,
 ) -> Result<T> {
-    let asking = async {
-        loop {
-            match call().await {
-                Err(error) if error.kind() == ErrorKind::Unavailable => {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-                answer => return answer,
-            }
+    until(SOON, "an answer", || async {
+        match call().await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => Ok(None),
+            answer => Ok(Some(answer?)),
         }
-    };
-    Ok(soon("an answer", asking).await??)
+    })
+    .await
 }
 
 /// No case takes this long; one that hangs is a failure, not a hanging run.

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use tenure::Attempt;
 use tenure::backend::Backend;
 use tenure::backends::Postgres;
-use tenure_conformance::bench::{soon, take, until_waiters, within};
+use tenure_conformance::bench::{SOON, soon, take, until, until_waiters};
 use tenure_servers::Cluster;
 use tenure_servers::wire::postgres::Postgres as Wire;
 
@@ -29,13 +29,7 @@ async fn a_million_expired_rows_do_not_slow_a_take_down() -> Result<()> {
     let mut wire = Wire::connect(cluster.node().port())?;
     // The wire gives up after five seconds of silence; the server goes on.
     drop(wire.query(&format!("SET synchronous_commit = off; {fill}")));
-    let full = async {
-        while sql(&cluster, "SELECT count(*) FROM tenure_lease")? != ["1000000"] {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        anyhow::Ok(())
-    };
-    tokio::time::timeout(Duration::from_secs(90), full).await??;
+    until_rows(&cluster, "1000000", Duration::from_secs(90)).await?;
     let mut times = Vec::new();
     for number in 1..200 {
         let claim = claim(&format!("dead/{}", number * 5000))?;
@@ -70,13 +64,7 @@ async fn a_sweep_removes_what_expired_and_keeps_what_is_held() -> Result<()> {
                    SELECT convert_to('dead/' || n, 'UTF8'), 'x', nextval('tenure_token'), \
                    now() - interval '2 minutes' FROM generate_series(1, 5000) n",
     )?;
-    let swept = async {
-        while sql(&cluster, "SELECT count(*) FROM tenure_lease")? != ["2"] {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        anyhow::Ok(())
-    };
-    soon("the sweep", swept).await??;
+    until_rows(&cluster, "2", SOON).await?;
     ensure!(backend.try_acquire(&held).await?.granted()?.token == token, "a held row was swept");
     // The waiter is still the first in the queue of the expired holder.
     let newcomer = claim("waited for")?;
@@ -139,16 +127,19 @@ async fn a_hand_over_is_one_statement() -> Result<()> {
 async fn until_written(cluster: &Cluster, count: u64) -> Result<u64> {
     let text = "SELECT n_tup_upd + n_tup_ins FROM pg_stat_user_tables \
                 WHERE relname = 'tenure_lease'";
-    let counted = async {
-        loop {
-            let written = sql(cluster, text).ok().and_then(|rows| rows.first()?.parse().ok());
-            if let Some(written) = written.filter(|written: &u64| *written >= count) {
-                return anyhow::Ok(written);
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    within(LONGEST / 3, &format!("{count} writes"), counted).await?
+    until(LONGEST / 3, &format!("{count} writes"), || async {
+        let written = sql(cluster, text).ok().and_then(|rows| rows.first()?.parse().ok());
+        Ok(written.filter(|written: &u64| *written >= count))
+    })
+    .await
+}
+
+async fn until_rows(cluster: &Cluster, count: &str, limit: Duration) -> Result<()> {
+    until(limit, &format!("{count} rows"), || async {
+        let rows = sql(cluster, "SELECT count(*) FROM tenure_lease")?;
+        Ok((rows == [count]).then_some(()))
+    })
+    .await
 }
 
 async fn connections_do_not_grow_with_locks_and_waiters() -> Result<()> {
@@ -173,13 +164,8 @@ async fn connections_do_not_grow_with_locks_and_waiters() -> Result<()> {
         drop(guards);
         soon("shutdown", client.shutdown(Duration::ZERO)).await??;
         drop((lock, client));
-        let gone = async {
-            while count()? > 0 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            anyhow::Ok(())
-        };
-        soon("the end of the connections", gone).await??;
+        let none = || async { Ok((count()? == 0).then_some(())) };
+        until(SOON, "the end of the connections", none).await?;
     }
     Ok(())
 }
