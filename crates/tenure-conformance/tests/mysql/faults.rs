@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tenure::{Lock, LostReason};
+use tenure::backend::{Backend, Claim, Owner};
+use tenure::backends::Mysql;
+use tenure::{Attempt, Key, Lock, LostReason};
 use tenure_conformance::server_cases;
-use tenure_servers::Cluster;
+use tenure_servers::{Cluster, Direction};
 use tokio::time::Instant;
 
 use crate::{admin, client, is_busy, soon, take};
@@ -19,6 +21,7 @@ server_cases! {
     a_killed_server_neither_doubles_nor_forgets_a_grant Mariadb;
     a_lost_answer_to_a_take_or_release_leaves_nothing_behind Mariadb;
     a_request_that_was_held_up_cannot_take_after_its_withdrawal Mariadb;
+    asking_again_is_no_grant_when_the_connection_is_gone Mariadb;
     other_isolation_levels_and_zones_agree Mariadb;
 }
 
@@ -184,6 +187,24 @@ async fn a_request_that_was_held_up_cannot_take_after_its_withdrawal(
         let free = near.lock("k").holding().await?.is_none();
         ensure!(free, "{mode}: the late request took the lock");
         take(&near.lock("k")).await?.release().await?;
+    }
+    Ok(())
+}
+
+/// The end of the connection does not reach us either: only an answer proves that the lock is ours.
+async fn asking_again_is_no_grant_when_the_connection_is_gone(cluster: &Cluster) -> Result<()> {
+    let link = cluster.node().proxy()?;
+    for mode in ["session", "row"] {
+        let backend =
+            Mysql::open(&format!("mysql://root@{}/test?mode={mode}", link.address())).await?;
+        let claim = Claim::new(Key::new(mode)?, Owner::random(), Duration::from_secs(20));
+        ensure!(backend.try_acquire(&claim).await?.granted().is_ok(), "{mode}: not free");
+        link.cut_one_way(Direction::ToClient);
+        kill_all(cluster)?;
+        let again = tokio::time::timeout(Duration::from_secs(1), backend.try_acquire(&claim));
+        let granted = matches!(again.await, Ok(Ok(Attempt::Granted(_))));
+        ensure!(!granted, "{mode}: granted on a connection that is gone");
+        link.heal();
     }
     Ok(())
 }
