@@ -1,5 +1,6 @@
-//! Java programs as real peers in tests: compiled on the spot, told what to do by a pipe. They need
-//! `java`, `javac`, `mvn` and Maven Central, so cases with them run only where they are asked for.
+//! Java programs as real peers in tests: compiled on the spot, told what to do by a pipe, which
+//! `java/Orders.java` reads. They need `java`, `javac`, `mvn` and Maven Central, so cases with them
+//! run only where they are asked for.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use crate::bench::soon;
 
@@ -98,6 +100,30 @@ impl Peer {
             }
         }
     }
+
+    /// Three threads of the peer and three tasks of ours count together: each adds one to one
+    /// number under the lock of this name, [`STEPS`] times. Ours do it by `count`.
+    ///
+    /// # Errors
+    ///
+    /// Those of either side.
+    pub async fn count_together<F>(&mut self, key: &str, count: impl Fn() -> F) -> Result<()>
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        for thread in ["a", "b", "c"] {
+            self.tell(&format!("count {thread} {key} {STEPS}"))?;
+        }
+        let mut tasks: JoinSet<Result<()>> = (0..3).map(|_| count()).collect();
+        while let Some(ended) = tasks.join_next().await {
+            ended??;
+        }
+        for _ in 0..3 {
+            let answer = self.next().await?;
+            ensure!(answer.ends_with(" counted"), "{answer}");
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Peer {
@@ -122,7 +148,8 @@ fn built(source: &Path, target: &Path) -> Result<PathBuf> {
     }
     let mut javac = Command::new("javac");
     javac.arg("-cp").arg(format!("{}/*", library.display()));
-    run(javac.arg("-d").arg(&folder).arg(source.join("Peer.java")))?;
+    let orders = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/java/Orders.java");
+    run(javac.arg("-d").arg(&folder).arg(source.join("Peer.java")).arg(orders))?;
     Ok(folder)
 }
 
@@ -133,3 +160,8 @@ fn run(command: &mut Command) -> Result<()> {
     ensure!(output.status.success(), "{command:?}: {text}");
     Ok(())
 }
+
+/// How often each adds one when all count together.
+pub const STEPS: u64 = 100;
+/// What they come to.
+pub const TOTAL: u64 = 6 * STEPS;

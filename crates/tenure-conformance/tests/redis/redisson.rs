@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use tenure::Attempt;
 use tenure_conformance::bench::{soon, until_waiters};
-use tenure_conformance::java::{Peer, not_wanted};
+use tenure_conformance::java::{Peer, STEPS, TOTAL, not_wanted};
 use tenure_conformance::server_cases;
 use tenure_conformance::trials::Done;
 use tenure_servers::{Cluster, Node};
@@ -100,32 +100,22 @@ async fn redisson_and_we_count_together_and_lose_no_step(cluster: &Cluster) -> R
     let (client, node) = (connect(cluster, "").await?, cluster.node());
     let mut java = start(node)?;
     tell(node, &["SET", "total", "0"])?;
-    for thread in ["a", "b", "c"] {
-        java.tell(&format!("count {thread} k 100"))?;
-    }
-    let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..3 {
+    let count = || {
         let (lock, url) = (client.lock("k"), node.url());
-        tasks.spawn(async move {
+        async move {
             let mut redis = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
-            for _ in 0..100 {
+            for _ in 0..STEPS {
                 let guard = lock.acquire().await?;
                 let total: u64 = redis::cmd("GET").arg("total").query_async(&mut redis).await?;
                 redis::cmd("SET").arg("total").arg(total + 1).exec_async(&mut redis).await?;
                 guard.release().await?;
             }
-            anyhow::Ok(())
-        });
-    }
-    while let Some(ended) = tasks.join_next().await {
-        ended??;
-    }
-    for _ in 0..3 {
-        let answer = java.next().await?;
-        ensure!(answer.ends_with(" counted"), "{answer}");
-    }
+            Ok(())
+        }
+    };
+    java.count_together("k", count).await?;
     let total = texts(node, &["GET", "total"])?.concat();
-    ensure!(total == "600", "steps were lost: {total} of 600");
+    ensure!(total == TOTAL.to_string(), "steps were lost: {total} of {TOTAL}");
     Ok(Done::Well)
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use tenure::Attempt;
 use tenure_conformance::bench::{soon, until_waiters};
-use tenure_conformance::java::{Peer, not_wanted};
+use tenure_conformance::java::{Peer, STEPS, TOTAL, not_wanted};
 use tenure_conformance::server_cases;
 use tenure_conformance::trials::Done;
 use tenure_servers::Cluster;
@@ -62,16 +62,12 @@ async fn curator_and_we_count_together(cluster: &Cluster) -> Result<Done> {
     let mut java = start(cluster)?;
     ensure!(stranger(cluster)?.create("/total", "0", 0)?.is_ok());
     take(&client.lock("k")).await?.release().await?;
-    for thread in ["a", "b", "c"] {
-        java.tell(&format!("count {thread} /locks/k 100"))?;
-    }
     let hosts = cluster.hosts();
-    let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..3 {
+    let count = || {
         let (lock, hosts) = (client.lock("k"), hosts.clone());
-        tasks.spawn(async move {
+        async move {
             let zookeeper = zookeeper_client::Client::connect(&hosts).await?;
-            for _ in 0..100 {
+            for _ in 0..STEPS {
                 let guard = lock.acquire().await?;
                 let (data, _) = zookeeper.get_data("/total").await?;
                 let total: u64 = String::from_utf8(data)?.parse()?;
@@ -79,17 +75,12 @@ async fn curator_and_we_count_together(cluster: &Cluster) -> Result<Done> {
                 zookeeper.set_data("/total", next.as_bytes(), None).await?;
                 guard.release().await?;
             }
-            anyhow::Ok(())
-        });
-    }
-    while let Some(ended) = tasks.join_next().await {
-        ended??;
-    }
-    for _ in 0..3 {
-        let answer = java.next().await?;
-        ensure!(answer.ends_with(" counted"), "{answer}");
-    }
+            Ok(())
+        }
+    };
+    java.count_together("/locks/k", count).await?;
     let (data, _) = zookeeper_client::Client::connect(&hosts).await?.get_data("/total").await?;
-    ensure!(data == b"600", "steps were lost: {} of 600", String::from_utf8_lossy(&data));
+    let total = String::from_utf8(data)?;
+    ensure!(total == TOTAL.to_string(), "steps were lost: {total} of {TOTAL}");
     Ok(Done::Well)
 }

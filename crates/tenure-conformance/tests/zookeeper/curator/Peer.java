@@ -1,20 +1,12 @@
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.retry.RetryOneTime;
 
-/**
- * Curator at the other end of a pipe. Each line is `verb thread path [number]`; each is answered
- * by one line when it is done, `thread result`. A mutex of Curator belongs to a thread, so that
- * every name has one of its own.
- */
+/** Curator, which follows the orders of a pipe. */
 public class Peer {
     static final Map<String, InterProcessMutex> MUTEXES = new ConcurrentHashMap<>();
 
@@ -23,21 +15,7 @@ public class Peer {
             CuratorFrameworkFactory.newClient(arguments[0], 20000, 10000, new RetryOneTime(100));
         curator.start();
         curator.blockUntilConnected();
-        Map<String, ExecutorService> threads = new ConcurrentHashMap<>();
-        answer("peer", "ready");
-        BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
-        for (String line = orders.readLine(); line != null; line = orders.readLine()) {
-            String[] words = line.split(" ");
-            threads.computeIfAbsent(words[1], name -> Executors.newSingleThreadExecutor())
-                .execute(() -> {
-                    try {
-                        answer(words[1], obey(curator, words));
-                    } catch (Exception exception) {
-                        answer(words[1], exception.toString());
-                    }
-                });
-        }
-        System.exit(0);
+        Orders.follow(words -> obey(curator, words));
     }
 
     static String obey(CuratorFramework curator, String[] words) throws Exception {
@@ -64,10 +42,5 @@ public class Peer {
             default:
                 return "what is " + words[0] + "?";
         }
-    }
-
-    static synchronized void answer(String thread, String result) {
-        System.out.println(thread + " " + result);
-        System.out.flush();
     }
 }
