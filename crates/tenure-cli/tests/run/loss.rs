@@ -1,0 +1,83 @@
+//! A lock that is lost, held for too long, or cannot be given back.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::*;
+
+#[test]
+fn an_evicted_command_is_asked_to_end_and_the_code_is_76() {
+    let store = Store::new();
+    let script = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
+    let mut run = store.start(["run", "k", "--", "sh", "-c", script]);
+    run.line();
+    let token = store.token("k").to_string();
+    assert_eq!(store.code(["evict", "k", "--token", &token]), 0);
+    assert_eq!(run.line(), "bye");
+    assert_eq!(run.code(), 76, "even if the command exits with 0");
+    let talk = run.talk();
+    assert!(talk.contains("lost `k`") && talk.contains("evicted"), "{talk}");
+    let next = store.output(["run", "k", "--", "sh", "-c", "echo $TENURE_TOKEN"]);
+    assert!(text(&next.stdout).trim().parse::<u64>().unwrap() > token.parse().unwrap());
+}
+
+#[test]
+fn who_ignores_the_request_is_killed_before_the_lease_can_have_ended() {
+    let store = Store::new();
+    let script = "trap '' TERM; setsid sh -c 'echo $$; exec sleep 60' & echo $$
+        while :; do sleep 0.02; done";
+    // With a short lease its end decides, with a long one the patience of two seconds.
+    for (ttl, limit) in [("2s", 2), ("60s", 10)] {
+        let mut run = store.start(["run", "--ttl", ttl, "k", "--", "sh", "-c", script]);
+        let tree = [run.number(), run.number()];
+        let token = store.token("k").to_string();
+        let begin = Instant::now();
+        assert_eq!(store.code(["evict", "k", "--token", &token]), 0);
+        tree.into_iter().for_each(until_dead);
+        assert!(begin.elapsed() < Duration::from_secs(limit), "{ttl}: {:?}", begin.elapsed());
+        assert_eq!(run.code(), 76);
+    }
+}
+
+#[test]
+fn a_command_whose_lock_cannot_be_renewed_is_dead_before_its_lease_ends() {
+    let store = Store::new();
+    let script = "trap 'echo asked' TERM; echo $$; while :; do sleep 0.02; done";
+    let mut run = store.start(["run", "--ttl", "3s", "k", "--", "sh", "-c", script]);
+    let command = run.number();
+    // Nobody can write while this transaction is open.
+    let base = rusqlite::Connection::open(store.folder.path().join("locks.db")).unwrap();
+    base.busy_timeout(LIMIT).unwrap();
+    base.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let begin = Instant::now();
+    assert_eq!(run.line(), "asked");
+    until_dead(command);
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    base.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(run.code(), 76);
+}
+
+#[test]
+fn a_release_that_cannot_be_confirmed_does_not_change_the_code() {
+    let store = Store::new();
+    let script = "echo ready; exec sleep 60";
+    let mut run = store.start(["run", "--ttl", "3s", "k", "--", "sh", "-c", script]);
+    run.line();
+    let base = rusqlite::Connection::open(store.folder.path().join("locks.db")).unwrap();
+    base.busy_timeout(LIMIT).unwrap();
+    base.execute_batch("BEGIN IMMEDIATE").unwrap();
+    run.signal(Signal::TERM);
+    assert_eq!(run.code(), 143);
+    assert!(run.talk().contains("not confirmed"));
+}
+
+#[test]
+fn a_command_that_holds_too_long_is_ended() {
+    let store = Store::new();
+    let mut run = store.start(["run", "--max-hold", "200ms", "k", "--", "sleep", "60"]);
+    assert_eq!(run.code(), 76);
+    assert!(run.talk().contains("--max-hold"));
+    assert_eq!(store.show("k"), Value::Null);
+}
