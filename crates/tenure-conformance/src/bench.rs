@@ -129,7 +129,7 @@ pub async fn within<T>(limit: Duration, what: &str, future: impl Future<Output =
 pub async fn until<T, F: Future<Output = Result<Option<T>>>>(
     limit: Duration,
     what: &str,
-    look: impl Fn() -> F,
+    mut look: impl FnMut() -> F,
 ) -> Result<T> {
     let looking = async {
         loop {

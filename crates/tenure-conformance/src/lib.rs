@@ -12,5 +12,6 @@ pub mod certificates;
 pub mod fault;
 pub mod fixtures;
 pub mod java;
+pub mod load;
 pub mod peer;
 pub mod trials;

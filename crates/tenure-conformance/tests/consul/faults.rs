@@ -1,13 +1,11 @@
 //! Sessions that end from outside, leaders that die, answers that are lost, requests that are late.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
 use anyhow::{Context, Result, ensure};
 use tenure::backend::Backend;
 use tenure::backends::Consul;
 use tenure::{Attempt, ErrorKind, LostReason};
 use tenure_conformance::bench::{expect_busy, soon, take, until_waiters};
+use tenure_conformance::load::{Harm, Load};
 use tenure_conformance::server_cases;
 use tenure_servers::wire::http::json_field;
 use tenure_servers::{Cluster, Direction, Node};
@@ -182,61 +180,24 @@ async fn a_release_that_never_arrived_is_paid_with_the_next_renewal(
 
 async fn a_killed_leader_is_doubt_and_not_loss(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster).await?;
-    let (long, stop) = (take(&client.lock("long")).await?, Arc::new(AtomicBool::new(false)));
-    let (inside, grants) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let workers: Vec<_> = (0..4)
-        .map(|_| {
-            let (stop, inside, grants) = (stop.clone(), inside.clone(), grants.clone());
-            let url = url(&cluster.hosts(), "outage=60s");
-            tokio::spawn(async move {
-                let client = tenure::connect(&url).await?;
-                let mut tokens = Vec::new();
-                while !stop.load(Ordering::SeqCst) {
-                    let guard = client.lock("k").ttl(SECOND * 20).acquire().await?;
-                    ensure!(inside.fetch_add(1, Ordering::SeqCst) == 0, "two were inside");
-                    tokio::task::yield_now().await;
-                    let held = guard.check().is_ok();
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                    ensure!(held, "lost");
-                    tokens.push((grants.fetch_add(1, Ordering::SeqCst), guard.token()));
-                    // Its answer may be lost with the leader; the release goes on by itself.
-                    let _doubt = guard.release().await;
-                }
-                Ok(tokens)
-            })
-        })
-        .collect();
-    let busy = until_more(&grants, 20).await;
-    let killed = tokio::task::block_in_place(|| -> Result<()> {
+    let (long, mut locks) = (take(&client.lock("long")).await?, Vec::new());
+    for _ in 0..4 {
+        let client = tenure::connect(&url(&cluster.hosts(), "outage=60s")).await?;
+        locks.push(client.lock("k").ttl(SECOND * 20));
+    }
+    let load = Load::start(locks, Harm::Time);
+    load.go_on(20).await?;
+    tokio::task::block_in_place(|| -> Result<()> {
         let leader = cluster.leader()?.context("there is a leader")?;
         leader.kill()?;
         cluster.wait_leader(|node| node.name() != leader.name())?;
         Ok(())
-    });
-    busy?;
-    killed?;
-    until_more(&grants, 20).await?;
-    stop.store(true, Ordering::SeqCst);
-    let mut tokens = Vec::new();
-    for worker in workers {
-        tokens.extend(soon("a worker's end", worker).await???);
-    }
-    tokens.sort();
-    let grows = tokens.windows(2).all(|pair| pair[0].1 < pair[1].1);
-    ensure!(grows, "tokens in the order of the grants: {tokens:?}");
+    })?;
+    load.go_on(20).await?;
+    load.finish().await?;
     ensure!(long.check().is_ok(), "a lock was lost with the leader");
     long.release().await?;
     Ok(())
-}
-
-async fn until_more(grants: &AtomicU64, more: u64) -> Result<()> {
-    let goal = grants.load(Ordering::SeqCst) + more;
-    let count = async {
-        while grants.load(Ordering::SeqCst) < goal {
-            tokio::time::sleep(SECOND / 50).await;
-        }
-    };
-    tokio::time::timeout(SECOND * 60, count).await.context("no more grants")
 }
 
 /// A stopped agent accepts connections and is silent. If it is a server, the others strike it off

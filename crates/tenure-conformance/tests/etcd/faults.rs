@@ -1,13 +1,11 @@
 //! Members die, freeze and lose their leader. None of that is loss by itself.
 
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tenure::{Client, ErrorKind};
+use tenure::Client;
 use tenure_conformance::bench::{soon, take, until_waiters, within};
+use tenure_conformance::load::{Harm, Load};
 use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Node};
 
@@ -22,62 +20,14 @@ server_cases! {
     a_compaction_does_not_lose_a_waiter Etcd;
 }
 
-/// Tasks that take the same lock by turns, and what they saw.
-struct Load {
-    stop: Arc<AtomicBool>,
-    grants: Arc<AtomicU64>,
-    tasks: tokio::task::JoinSet<Result<()>>,
-}
-
-impl Load {
-    async fn start(cluster: &Cluster, name: &str, file: &Path) -> Result<Load> {
-        let (stop, grants) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-        let mut tasks = tokio::task::JoinSet::new();
-        std::fs::write(file, "0")?;
-        for _ in 0..4 {
-            let lock = tenure::connect(&cluster.url()).await?.lock(name);
-            let lock = lock.ttl(Duration::from_secs(8));
-            let (stop, grants, file) = (stop.clone(), grants.clone(), file.to_owned());
-            tasks.spawn(async move {
-                while !stop.load(Ordering::SeqCst) {
-                    let guard = lock.acquire().await.context("acquire")?;
-                    // Nothing but the lock makes this safe.
-                    let last: u64 = std::fs::read_to_string(&file)?.parse()?;
-                    tokio::task::yield_now().await;
-                    ensure!(guard.token().get() > last, "{} came after {last}", guard.token());
-                    std::fs::write(&file, guard.token().to_string())?;
-                    ensure!(guard.check().is_ok(), "lost while the servers only changed leaders");
-                    grants.fetch_add(1, Ordering::SeqCst);
-                    match guard.release().await {
-                        // No answer in time: it goes on in the background.
-                        Err(error) if error.kind() == ErrorKind::Unavailable => {}
-                        answer => answer.context("release")?,
-                    }
-                }
-                Ok(())
-            });
-        }
-        Ok(Load { stop, grants, tasks })
+/// Four clients that take the same lock by turns.
+async fn load(cluster: &Cluster) -> Result<Load> {
+    let (name, mut locks) = (name(), Vec::new());
+    for _ in 0..4 {
+        let client = tenure::connect(&cluster.url()).await?;
+        locks.push(client.lock(&name).ttl(Duration::from_secs(8)));
     }
-
-    /// Waits for so many more grants.
-    async fn go_on(&self, more: u64) -> Result<()> {
-        let goal = self.grants.load(Ordering::SeqCst) + more;
-        let reached = async {
-            while self.grants.load(Ordering::SeqCst) < goal {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        within(Duration::from_secs(30), "more grants", reached).await
-    }
-
-    async fn finish(mut self) -> Result<()> {
-        self.stop.store(true, Ordering::SeqCst);
-        while let Some(task) = soon("the load's end", self.tasks.join_next()).await? {
-            task??;
-        }
-        Ok(())
-    }
+    Ok(Load::start(locks, Harm::Time))
 }
 
 /// Holds a lock for longer than its lease while something happens.
@@ -99,8 +49,7 @@ async fn kill(node: &Node) -> Result<()> {
 }
 
 async fn a_killed_leader_costs_time_but_no_lock(cluster: &Cluster) -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let load = Load::start(cluster, &name(), &folder.path().join("last")).await?;
+    let load = load(cluster).await?;
     load.go_on(20).await?;
     let client = tenure::connect(&cluster.url()).await?;
     let leader = cluster.wait_leader(|_| true)?;
@@ -159,8 +108,7 @@ async fn a_leader_change_is_no_loss(cluster: &Cluster) -> Result<()> {
 }
 
 async fn a_restarted_server_keeps_its_locks(cluster: &Cluster) -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let load = Load::start(cluster, &name(), &folder.path().join("last")).await?;
+    let load = load(cluster).await?;
     let client = tenure::connect(&cluster.url()).await?;
     load.go_on(20).await?;
     hold_through(&client, Duration::from_secs(8), async {

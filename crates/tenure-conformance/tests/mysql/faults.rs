@@ -1,18 +1,18 @@
 //! Killed connections, a killed server, lost answers, other defaults.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::backends::Mysql;
-use tenure::{Attempt, Key, Lock, LostReason};
+use tenure::{Attempt, Key, LostReason};
+use tenure_conformance::bench::soon;
+use tenure_conformance::load::{Harm, Load};
 use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Direction};
 use tokio::time::Instant;
 
-use crate::{admin, client, is_busy, soon, take};
+use crate::{admin, client, is_busy, take};
 
 server_cases! {
     a_lease_outlives_its_connection Mariadb;
@@ -68,7 +68,7 @@ async fn lost_with_its_connection(cluster: &Cluster, mode: &str) -> Result<()> {
     tokio::time::timeout(Duration::from_millis(500), guard.lost()).await.unwrap_err();
     let start = Instant::now();
     kill_all(cluster)?;
-    let lost = soon(guard.lost()).await?;
+    let lost = soon("the loss", guard.lost()).await?;
     ensure!(start.elapsed() < Duration::from_secs(10), "learnt after {:?}", start.elapsed());
     ensure!(lost.reason() == LostReason::SessionGone, "{lost}");
     let next = take(&waiting).await?;
@@ -77,72 +77,20 @@ async fn lost_with_its_connection(cluster: &Cluster, mode: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the holders of one lock found: how often two were inside, and how often a token was not
-/// higher than the one before.
-#[derive(Default)]
-struct Record {
-    inside: AtomicU32,
-    overlaps: AtomicU32,
-    last: AtomicU64,
-    inversions: AtomicU32,
-    grants: AtomicU32,
-    /// No more is to be taken.
-    done: AtomicBool,
-}
-
-async fn contend(lock: Lock, record: Arc<Record>) -> Result<()> {
-    while !record.done.load(Ordering::SeqCst) {
-        // A server that is away is doubt, and doubt may end the ask.
-        let Ok(guard) = lock.acquire().await else { continue };
-        if record.inside.fetch_add(1, Ordering::SeqCst) > 0 && guard.check().is_ok() {
-            record.overlaps.fetch_add(1, Ordering::SeqCst);
-        }
-        if record.last.swap(guard.token().get(), Ordering::SeqCst) >= guard.token().get() {
-            record.inversions.fetch_add(1, Ordering::SeqCst);
-        }
-        record.grants.fetch_add(1, Ordering::SeqCst);
-        tokio::task::yield_now().await;
-        record.inside.fetch_sub(1, Ordering::SeqCst);
-        // A release that fails now goes on in the background.
-        drop(guard.release().await);
-    }
-    Ok(())
-}
-
 async fn a_killed_server_neither_doubles_nor_forgets_a_grant(cluster: &Cluster) -> Result<()> {
     for mode in ["mode=lease", "mode=session", "mode=row"] {
-        let record = Arc::new(Record::default());
-        let mut tasks = tokio::task::JoinSet::new();
+        let mut locks = Vec::new();
         for _ in 0..6 {
-            let lock = client(cluster, mode).await?.lock("k").ttl(Duration::from_secs(4));
-            tasks.spawn(contend(lock, record.clone()));
+            locks.push(client(cluster, mode).await?.lock("k").ttl(Duration::from_secs(4)));
         }
-        let before = wait_grants(&record, 5).await?;
+        let load = Load::start(locks, Harm::Locks);
+        load.go_on(5).await?;
         cluster.node().kill()?;
         cluster.node().restart()?;
-        let after = wait_grants(&record, before + 5).await?;
-        record.done.store(true, Ordering::SeqCst);
-        while let Some(done) = tasks.join_next().await {
-            done??;
-        }
-        let count = |number: &AtomicU32| number.load(Ordering::SeqCst);
-        let found = (count(&record.overlaps), count(&record.inversions));
-        ensure!(found == (0, 0), "{mode}: {found:?} of {after} grants");
+        load.go_on(5).await?;
+        load.finish().await.context(mode)?;
     }
     Ok(())
-}
-
-async fn wait_grants(record: &Record, wanted: u32) -> Result<u32> {
-    let look = async {
-        loop {
-            let count = record.grants.load(Ordering::SeqCst);
-            if count >= wanted {
-                return count;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    soon(look).await
 }
 
 async fn a_lost_answer_to_a_take_or_release_leaves_nothing_behind(cluster: &Cluster) -> Result<()> {
@@ -158,7 +106,7 @@ async fn a_lost_answer_to_a_take_or_release_leaves_nothing_behind(cluster: &Clus
             last = Some(guard.token());
             // In doubt it may be told that the lock was lost: it is gone either way.
             drop(guard.release().await);
-            soon(far.flush()).await?;
+            soon("flush", far.flush()).await?;
             // The ttl is 20 s: only a real release lets the next one in so soon.
             let next = tokio::time::timeout(Duration::from_secs(10), near.lock("k").acquire());
             let next = next.await.map_err(|_| anyhow::anyhow!("{mode}: left held, {nth}"))??;
@@ -180,10 +128,11 @@ async fn a_request_that_was_held_up_cannot_take_after_its_withdrawal(
         let (far, near) = (tenure::connect(&url).await?, client(cluster, mode).await?);
         take(&near.lock("k")).await?.release().await?;
         link.cut();
-        let attempt = soon(far.lock("k").ttl(Duration::from_secs(8)).try_acquire()).await?;
+        let attempt =
+            soon("try_acquire", far.lock("k").ttl(Duration::from_secs(8)).try_acquire()).await?;
         ensure!(attempt.is_err(), "{mode}: an answer through a cut link");
         link.heal();
-        soon(far.flush()).await?;
+        soon("flush", far.flush()).await?;
         let free = near.lock("k").holding().await?.is_none();
         ensure!(free, "{mode}: the late request took the lock");
         take(&near.lock("k")).await?.release().await?;
@@ -229,17 +178,8 @@ async fn other_isolation_levels_and_zones_agree(cluster: &Cluster) -> Result<()>
         ensure!(is_busy(&other.lock("k")).await?);
     }
     guard.release().await?;
-    let record = Arc::new(Record::default());
-    let mut tasks = tokio::task::JoinSet::new();
-    for client in clients.iter().cycle().take(9) {
-        tasks.spawn(contend(client.lock("race"), record.clone()));
-    }
-    wait_grants(&record, 40).await?;
-    record.done.store(true, Ordering::SeqCst);
-    while let Some(done) = tasks.join_next().await {
-        done??;
-    }
-    let count = |number: &AtomicU32| number.load(Ordering::SeqCst);
-    ensure!((count(&record.overlaps), count(&record.inversions)) == (0, 0));
-    Ok(())
+    let locks = clients.iter().cycle().take(9).map(|client| client.lock("race"));
+    let load = Load::start(locks, Harm::Time);
+    load.go_on(40).await?;
+    load.finish().await
 }

@@ -9,10 +9,9 @@ mod faults;
 mod strangers;
 mod tables;
 
-use std::time::Duration;
-
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use tenure::{Attempt, Client, Guard, Lock};
+use tenure_conformance::bench::soon;
 use tenure_conformance::trials;
 use tenure_servers::Cluster;
 use tenure_servers::wire::mysql::Mysql;
@@ -32,15 +31,9 @@ pub(crate) async fn client(cluster: &Cluster, query: &str) -> Result<Client> {
 
 /// Takes a lock that must come free soon.
 pub(crate) async fn take(lock: &Lock) -> Result<Guard> {
-    Ok(soon(lock.acquire()).await??)
+    Ok(soon("acquire", lock.acquire()).await??)
 }
 
 pub(crate) async fn is_busy(lock: &Lock) -> Result<bool> {
-    Ok(matches!(soon(lock.try_acquire()).await??, Attempt::Busy(_)))
-}
-
-/// Awaits something that must come. Generous: it is only reached on failure.
-pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> Result<T> {
-    let limit = Duration::from_secs(30);
-    tokio::time::timeout(limit, future).await.map_err(|_| anyhow!("not within {limit:?}"))
+    Ok(matches!(soon("try_acquire", lock.try_acquire()).await??, Attempt::Busy(_)))
 }

@@ -1,14 +1,13 @@
 //! Others on the same server: who takes our names by hand, who may not create tables, and how many
 //! connections we use.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use tenure::{Attempt, ErrorKind, Grade};
+use tenure_conformance::bench::{soon, until_waiters};
 use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 
-use crate::{admin, client, is_busy, soon, take};
+use crate::{admin, client, is_busy, take};
 
 server_cases! {
     a_stranger_with_our_name_is_waited_for Mariadb;
@@ -28,7 +27,7 @@ async fn a_stranger_with_our_name_is_waited_for(cluster: &Cluster) -> Result<()>
     ensure!(!is_busy(&locks.lock("K")).await?, "names differ by case");
     let waiting = tokio::spawn(locks.lock("k").acquire());
     stranger.query(&format!("SELECT RELEASE_LOCK({name})"))?;
-    let guard = soon(waiting).await???;
+    let guard = soon("the waiter's grant", waiting).await???;
     ensure!(stranger.query(&format!("SELECT GET_LOCK({name},0)"))? == ["0"]);
     guard.release().await?;
     ensure!(stranger.query(&format!("SELECT GET_LOCK({name},0)"))? == ["1"]);
@@ -44,7 +43,7 @@ async fn a_stranger_with_our_row_is_waited_for(cluster: &Cluster) -> Result<()> 
     ensure!(is_busy(&locks.lock("k")).await?, "two hold one row");
     let waiting = tokio::spawn(locks.lock("k").acquire());
     stranger.query("COMMIT")?;
-    let guard = soon(waiting).await???;
+    let guard = soon("the waiter's grant", waiting).await???;
     let sql = "SELECT k FROM tenure_row_lock WHERE k='k' FOR UPDATE SKIP LOCKED";
     ensure!(stranger.query(sql)?.is_empty(), "the row is not locked");
     guard.release().await?;
@@ -64,7 +63,7 @@ async fn who_may_not_create_tables_is_told_what_to_do(cluster: &Cluster) -> Resu
     }
     let address = cluster.node().address();
     let url = format!("mysql://app:p%40ss%2Fword@{address}/test");
-    let error = soon(tenure::connect(&url)).await?.unwrap_err();
+    let error = soon("connect", tenure::connect(&url)).await?.unwrap_err();
     ensure!(error.kind() == ErrorKind::Denied, "{error:?}");
     ensure!(error.to_string().contains("tenure schema mysql"), "{error}");
     let text = tenure::backends::mysql::SCHEMA.lines().filter(|line| !line.starts_with("--"));
@@ -72,13 +71,15 @@ async fn who_may_not_create_tables_is_told_what_to_do(cluster: &Cluster) -> Resu
         admin.query(sql)?;
     }
     for mode in ["lease", "session", "row"] {
-        let locks = soon(tenure::connect(&format!("{url}?mode={mode}"))).await??;
+        let locks = soon("connect", tenure::connect(&format!("{url}?mode={mode}"))).await??;
         take(&locks.lock("k")).await?.release().await?;
     }
-    let error = soon(tenure::connect(&format!("mysql://app:wrong@{address}/test"))).await?;
+    let error =
+        soon("connect", tenure::connect(&format!("mysql://app:wrong@{address}/test"))).await?;
     let error = error.unwrap_err();
     ensure!(error.kind() == ErrorKind::Denied && !error.to_string().contains("wrong"), "{error:?}");
-    let error = soon(tenure::connect(&format!("mysql://root@{address}/nowhere"))).await?;
+    let error =
+        soon("connect", tenure::connect(&format!("mysql://root@{address}/nowhere"))).await?;
     ensure!(error.unwrap_err().kind() == ErrorKind::Invalid);
     Ok(())
 }
@@ -102,13 +103,7 @@ async fn the_number_of_connections_does_not_grow_with_locks_and_waiters(
                 waiting.spawn(waiter.lock(format!("held/{number}")).acquire());
             }
         }
-        let first = waiter.lock("held/0");
-        let five = async {
-            while !matches!(first.holding().await, Ok(Some(held)) if held.waiters.len() == 5) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        soon(five).await?;
+        until_waiters(&waiter.lock("held/0"), 5).await?;
         let after: u32 = admin.query(sql)?[0].parse()?;
         // One of them was there before.
         ensure!(after < before + most, "{mode}: {before} became {after}");
@@ -122,11 +117,14 @@ async fn an_examination_names_what_is_wrong(cluster: &Cluster) -> Result<()> {
     let mut admin = admin(cluster)?;
     admin.query("SET GLOBAL innodb_flush_log_at_trx_commit=0")?;
     admin.query("ALTER TABLE tenure_waiter ENGINE=MyISAM")?;
-    let findings = soon(locks.examine()).await??;
+    let findings = soon("examine", locks.examine()).await??;
     let graded = |grade| findings.iter().filter(move |finding| finding.grade == grade);
     ensure!(graded(Grade::Warning).any(|finding| finding.subject == "durability"), "{findings:?}");
     ensure!(graded(Grade::Fault).any(|finding| finding.subject == "tenure_waiter"));
-    ensure!(matches!(soon(locks.lock("k").try_acquire()).await??, Attempt::Granted(_)));
+    ensure!(matches!(
+        soon("try_acquire", locks.lock("k").try_acquire()).await??,
+        Attempt::Granted(_)
+    ));
     Ok(())
 }
 

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use tenure_conformance::bench::{SOON, until};
 use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 use tokio::time::Instant;
 
-use crate::{admin, client, soon, take};
+use crate::{admin, client, take};
 
 server_cases! {
     a_million_old_rows_do_not_slow_a_take Mariadb;
@@ -58,13 +59,12 @@ async fn what_is_swept_leaves_its_token_behind(cluster: &Cluster) -> Result<()> 
             last = Some(guard.token());
             guard.release().await?;
             admin.query(&format!("UPDATE {table} SET until=until-INTERVAL 2 MINUTE"))?;
-            let empty = async {
-                while admin.query(&format!("SELECT k FROM {table}"))? != Vec::<String>::new() {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-                anyhow::Ok(())
+            let rows = format!("SELECT k FROM {table}");
+            let empty = || {
+                let rows = admin.query(&rows);
+                async { Ok(rows?.is_empty().then_some(())) }
             };
-            soon(empty).await??;
+            until(SOON, "the sweep", empty).await?;
         }
     }
     Ok(())

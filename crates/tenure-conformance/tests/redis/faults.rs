@@ -1,10 +1,10 @@
 //! What the promises have to survive.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use tenure::{ErrorKind, Event};
-use tenure_conformance::bench::{soon, until_waiters, within};
+use tenure_conformance::bench::{SOON, soon, until, until_waiters, within};
 use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Durability};
 
@@ -86,16 +86,9 @@ async fn a_killed_connection_costs_no_question(cluster: &Cluster) -> Result<()> 
 
 /// Waits until a client hears messages again.
 async fn until_subscribed(cluster: &Cluster) -> Result<()> {
-    let look = async {
-        loop {
-            let channels = crate::texts(cluster.node(), &["PUBSUB", "CHANNELS", "tenure:c:*"])?;
-            if !channels.is_empty() {
-                return anyhow::Ok(());
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    soon("a subscription", look).await?
+    let channels = ["PUBSUB", "CHANNELS", "tenure:c:*"];
+    let look = async || Ok((!crate::texts(cluster.node(), &channels)?.is_empty()).then_some(()));
+    until(SOON, "a subscription", look).await
 }
 
 async fn a_restart_costs_neither_lock_nor_place(cluster: &Cluster) -> Result<()> {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use tenure::Attempt;
-use tenure_conformance::bench::{soon, until_waiters};
+use tenure_conformance::bench::{SOON, soon, until, until_waiters};
 use tenure_conformance::java::{Peer, STEPS, TOTAL, not_wanted};
 use tenure_conformance::server_cases;
 use tenure_conformance::trials::Done;
@@ -121,13 +121,9 @@ async fn redisson_and_we_count_together_and_lose_no_step(cluster: &Cluster) -> R
 
 /// Waits until somebody listens for the lock to become free.
 async fn until_listeners(node: &Node, count: usize) -> Result<()> {
-    let look = async {
-        while texts(node, &["PUBSUB", "CHANNELS", "redisson_lock__channel:{k}"])?.len() != count {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-        anyhow::Ok(())
-    };
-    soon("somebody who listens", look).await?
+    let channels = ["PUBSUB", "CHANNELS", "redisson_lock__channel:{k}"];
+    let look = async || Ok((texts(node, &channels)?.len() == count).then_some(()));
+    until(SOON, "somebody who listens", look).await
 }
 
 fn start(node: &Node) -> Result<Peer> {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tenure::{Attempt, Config, ErrorKind};
-use tenure_conformance::bench::{soon, within};
+use tenure_conformance::bench::{soon, until};
 use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Durability, Options};
 
@@ -79,21 +79,17 @@ async fn forgetting_makes_a_second_holder(cluster: &Cluster, options: &str) -> R
     for node in &cluster.nodes()[3..] {
         tell(node, &["SET", "k", "a-stranger", "PX", "60000"])?;
     }
-    let granted = async {
-        loop {
-            let start = Instant::now();
-            match one.try_acquire(&first).await {
-                Ok(Attempt::Granted(_)) => return Ok(start),
-                // Nodes that have just been started do not count yet, and not all of them were
-                // started in the same second.
-                Ok(Attempt::Busy(_)) => {}
-                Err(error) if error.kind() == ErrorKind::Unavailable => {}
-                Err(error) => return Err(error),
-            }
-            tokio::time::sleep(SECOND / 10).await;
+    // Nodes that have just been started do not count yet, and not all of them were started in the
+    // same second.
+    let granted = async || {
+        let start = Instant::now();
+        match one.try_acquire(&first).await {
+            Ok(attempt) => Ok(attempt.granted().ok().map(|_| start)),
+            Err(error) if error.kind() == ErrorKind::Unavailable => Ok(None),
+            Err(error) => Err(error.into()),
         }
     };
-    let start = within(LONG, "nodes that count", granted).await??;
+    let start = until(LONG, "nodes that count", granted).await?;
     for node in &cluster.nodes()[3..] {
         number(node, &["DEL", "k"])?;
     }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::StreamExt;
 use tenure::Attempt;
-use tenure_conformance::bench::{soon, until_waiters};
+use tenure_conformance::bench::{SOON, soon, until, until_waiters};
 use tenure_conformance::server_cases;
 use tenure_servers::wire::redis::{Redis, Value};
 use tenure_servers::{Cluster, Node};
@@ -97,16 +97,10 @@ async fn a_release_by_redisson_wakes_our_first_waiter(cluster: &Cluster) -> Resu
 /// Waits until so many listen on Redisson's channel.
 async fn until_listeners(node: &Node, key: &str, count: i64) -> Result<()> {
     let channel = format!("redisson_lock__channel:{{{key}}}");
-    let look = async {
-        loop {
-            let answer = tell(node, &["PUBSUB", "NUMSUB", &channel])?;
-            if answer == Value::List(vec![Value::Text(channel.clone()), Value::Int(count)]) {
-                return anyhow::Ok(());
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    soon(&format!("{count} listeners"), look).await?
+    let expected = Value::List(vec![Value::Text(channel.clone()), Value::Int(count)]);
+    let asked = ["PUBSUB", "NUMSUB", &channel];
+    let look = async || Ok((tell(node, &asked)? == expected).then_some(()));
+    until(SOON, &format!("{count} listeners"), look).await
 }
 
 async fn our_release_wakes_redisson(cluster: &Cluster) -> Result<()> {

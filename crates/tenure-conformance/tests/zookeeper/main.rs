@@ -6,14 +6,14 @@
 mod curator;
 
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::{Attempt, Config, Guard, Key, Lock, LostReason};
-use tenure_conformance::bench::{soon, until_waiters, within};
+use tenure_conformance::bench::{SOON, soon, until, until_waiters, within};
+use tenure_conformance::load::{Harm, Load};
 use tenure_conformance::trials::Done;
 use tenure_conformance::{server_cases, trials};
 use tenure_servers::Cluster;
@@ -282,13 +282,8 @@ async fn a_hand_over_costs_the_same_with_many_waiters(cluster: &Cluster) -> Resu
                 waiters.release(&claim).await
             });
         }
-        let watched = async {
-            while counter(cluster, "zk_watch_count")? < count {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            anyhow::Ok(())
-        };
-        soon("the watches", watched).await??;
+        let watched = async || Ok((counter(cluster, "zk_watch_count")? >= count).then_some(()));
+        until(SOON, "the watches", watched).await?;
         let before = counter(cluster, "zk_packets_received")?;
         holder.release(&first).await?;
         while let Some(done) = soon("a hand-over", tasks.join_next()).await? {
@@ -346,55 +341,20 @@ async fn a_follower_without_a_leader_does_not_extend_a_lease(cluster: &Cluster) 
 }
 
 async fn exclusion_survives_a_killed_leader_under_load(cluster: &Cluster) -> Result<Done> {
-    let (inside, last) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let (stop, grants) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let faults = Arc::new(Mutex::new(Vec::new()));
-    let mut tasks = Vec::new();
+    let mut locks = Vec::new();
     for _ in 0..8 {
-        let client = tenure::connect(&url(cluster)).await?;
-        let (inside, last, stop) = (inside.clone(), last.clone(), stop.clone());
-        let (grants, faults) = (grants.clone(), faults.clone());
-        tasks.push(tokio::spawn(async move {
-            while !stop.load(Ordering::SeqCst) {
-                let Ok(guard) = client.lock("k").acquire().await else { continue };
-                let token = guard.token().get();
-                let alone = !inside.swap(true, Ordering::SeqCst);
-                let before = last.swap(token, Ordering::SeqCst);
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                // A holder whose lease has ended is not one: the next may be inside.
-                let held = guard.check().is_ok();
-                inside.store(false, Ordering::SeqCst);
-                if held && (!alone || before >= token) {
-                    faults.lock().unwrap().push(format!("alone {alone}, {before} then {token}"));
-                }
-                grants.fetch_add(1, Ordering::SeqCst);
-                guard.release().await.ok();
-            }
-        }));
+        locks.push(tenure::connect(&url(cluster)).await?.lock("k"));
     }
-    let more = async |count: u64| {
-        let goal = grants.load(Ordering::SeqCst) + count;
-        let grown = async {
-            while grants.load(Ordering::SeqCst) < goal {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        within(Duration::from_secs(40), "more grants", grown).await
-    };
-    more(100).await?;
+    let load = Load::start(locks, Harm::Locks);
+    load.go_on(100).await?;
     let leader = cluster.wait_leader(|_| true)?;
     let killed = Instant::now();
     leader.kill()?;
-    more(100).await?;
+    load.go_on(100).await?;
     println!("100 grants {:?} after the leader was killed", killed.elapsed());
     leader.restart()?;
-    more(100).await?;
-    stop.store(true, Ordering::SeqCst);
-    for task in tasks {
-        soon("the end of a task", task).await??;
-    }
-    let faults = faults.lock().unwrap().clone();
-    ensure!(faults.is_empty(), "{faults:?}");
+    load.go_on(100).await?;
+    load.finish().await?;
     Ok(Done::Well)
 }
 
