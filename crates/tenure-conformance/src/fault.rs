@@ -165,38 +165,3 @@ impl<B: Backend> Backend for Faulty<B> {
 fn gone(what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("the {what} was lost, as this test wants it"))
 }
-
-/// A backend that is used by a client and looked at by a test.
-#[derive(Debug)]
-pub struct Borrowed<B: 'static>(pub &'static B);
-
-#[async_trait]
-impl<B: Backend> Backend for Borrowed<B> {
-    fn info(&self) -> Info {
-        self.0.info()
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        self.0.try_acquire(claim).await
-    }
-    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
-        self.0.renew(claims).await
-    }
-    async fn release(&self, claim: &Claim) -> Result<bool> {
-        self.0.release(claim).await
-    }
-    async fn until_free(&self, claim: &Claim) -> Option<Grant> {
-        self.0.until_free(claim).await
-    }
-    async fn until_lost(&self, claim: &Claim) {
-        self.0.until_lost(claim).await;
-    }
-    async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
-        self.0.list(scope).await
-    }
-    async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
-        self.0.evict(key, token).await
-    }
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.0.examine().await
-    }
-}

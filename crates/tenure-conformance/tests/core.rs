@@ -16,44 +16,10 @@ use tokio::time::{Instant, advance, sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// A client over faults, and the faults; `Arc` of a foreign type is no backend, so it is wrapped.
-fn faulty(faults: Faults) -> (Client, Shared) {
-    let shared = Shared(Arc::new(Faulty::new(Memory::new(), faults)));
-    (Client::new(shared.clone()), shared)
-}
-
-#[derive(Clone, Debug)]
-struct Shared(Arc<Faulty<Memory>>);
-
-#[async_trait]
-impl Backend for Shared {
-    fn info(&self) -> Info {
-        self.0.info()
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        self.0.try_acquire(claim).await
-    }
-    async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
-        self.0.renew(claims).await
-    }
-    async fn release(&self, claim: &Claim) -> Result<bool> {
-        self.0.release(claim).await
-    }
-    async fn until_free(&self, claim: &Claim) -> Option<Grant> {
-        self.0.until_free(claim).await
-    }
-    async fn until_lost(&self, claim: &Claim) {
-        self.0.until_lost(claim).await;
-    }
-    async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
-        self.0.list(scope).await
-    }
-    async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
-        self.0.evict(key, token).await
-    }
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.0.examine().await
-    }
+/// A client over faults, and the faults.
+fn faulty(faults: Faults) -> (Client, Arc<Faulty<Memory>>) {
+    let faulty = Arc::new(Faulty::new(Memory::new(), faults));
+    (Client::new(faulty.clone()), faulty)
 }
 
 #[tokio::test(start_paused = true)]
@@ -62,7 +28,7 @@ async fn a_holder_that_is_cut_off_knows_the_end_of_its_lease() {
         let (client, faults) = faulty(Faults::default());
         let guard = client.lock("k").acquire().await.unwrap();
         let granted = Instant::now();
-        faults.0.cut(cut);
+        faults.cut(cut);
         let lost = timeout(TTL * 2, guard.lost()).await.unwrap();
         assert_eq!(lost.reason(), LostReason::Expired, "{cut:?}");
         let held = granted.elapsed();
@@ -77,7 +43,7 @@ async fn a_holder_that_is_cut_off_knows_the_end_of_its_lease() {
 async fn a_renewal_without_an_answer_extends_nothing() {
     let (client, faults) = faulty(Faults::default());
     let guard = client.lock("k").acquire().await.unwrap();
-    faults.0.cut(Cut::Answers);
+    faults.cut(Cut::Answers);
     let lost = timeout(TTL + Duration::from_secs(1), guard.lost()).await.unwrap();
     assert_eq!(lost.reason(), LostReason::Expired);
 }
@@ -86,16 +52,16 @@ async fn a_renewal_without_an_answer_extends_nothing() {
 async fn doubt_is_not_loss() {
     let events = Arc::new(Mutex::new(Vec::new()));
     let (seen, memory) = (events.clone(), Faulty::new(Memory::new(), Faults::default()));
-    let shared = Shared(Arc::new(memory));
+    let shared = Arc::new(memory);
     let client = Config::default()
         .observe(move |event| seen.lock().unwrap().push(event.clone()))
         .over(shared.clone());
     let guard = client.lock("k").acquire().await.unwrap();
     for _ in 0..10 {
         // Every outage is shorter than what is left of the lease.
-        shared.0.cut(Cut::Hung);
+        shared.cut(Cut::Hung);
         sleep(TTL / 2).await;
-        shared.0.cut(Cut::Open);
+        shared.cut(Cut::Open);
         sleep(TTL / 2).await;
         guard.check().unwrap();
     }
@@ -123,9 +89,9 @@ async fn a_lease_counts_from_before_the_request() {
 async fn a_lock_is_renewed_every_third_of_its_ttl() {
     let (client, faults) = faulty(Faults { hints: false, ..Faults::default() });
     let guard = client.lock("k").acquire().await.unwrap();
-    let before = faults.0.calls();
+    let before = faults.calls();
     sleep(TTL * 10 + Duration::from_secs(1)).await;
-    let renewals = faults.0.calls() - before;
+    let renewals = faults.calls() - before;
     assert!((29..=33).contains(&renewals), "{renewals} renewals in ten leases");
     assert!(guard.check().unwrap() > TTL / 2);
 }
@@ -135,9 +101,9 @@ async fn the_interval_can_be_set() {
     let (client, faults) = faulty(Faults { hints: false, ..Faults::default() });
     let lock = client.lock("k").renew_every(Duration::from_secs(5));
     let _guard = lock.acquire().await.unwrap();
-    let before = faults.0.calls();
+    let before = faults.calls();
     sleep(Duration::from_secs(61)).await;
-    let renewals = faults.0.calls() - before;
+    let renewals = faults.calls() - before;
     assert!((11..=14).contains(&renewals), "{renewals} renewals in a minute");
 }
 
@@ -145,15 +111,15 @@ async fn the_interval_can_be_set() {
 async fn acquire_bears_a_dead_server_for_its_outage() {
     let (client, faults) = faulty(Faults::default());
     for cut in [Cut::Refused, Cut::Hung] {
-        faults.0.cut(cut);
+        faults.cut(cut);
         let start = Instant::now();
         let error = client.lock("k").acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         let borne = start.elapsed();
         assert!(borne >= TTL && borne < TTL + Duration::from_secs(7), "{cut:?}: {borne:?}");
     }
-    assert!(faults.0.calls() < 100, "asked {} times", faults.0.calls());
-    faults.0.cut(Cut::Open);
+    assert!(faults.calls() < 100, "asked {} times", faults.calls());
+    faults.cut(Cut::Open);
     client.flush().await;
     client.lock("k").acquire().await.unwrap().release().await.unwrap();
 }
@@ -161,17 +127,17 @@ async fn acquire_bears_a_dead_server_for_its_outage() {
 #[tokio::test(start_paused = true)]
 async fn acquire_goes_on_when_the_server_is_back() {
     let (client, faults) = faulty(Faults::default());
-    faults.0.cut(Cut::Refused);
+    faults.cut(Cut::Refused);
     let waiting = tokio::spawn(client.lock("k").acquire());
     sleep(TTL / 2).await;
-    faults.0.cut(Cut::Open);
+    faults.cut(Cut::Open);
     waiting.await.unwrap().unwrap().release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn bounded_waits_end_in_time_on_a_hung_server() {
     let (client, faults) = faulty(Faults::default());
-    faults.0.cut(Cut::Hung);
+    faults.cut(Cut::Hung);
     let start = Instant::now();
     let waiting = client.lock("k").acquire_within(Duration::from_millis(200));
     assert_eq!(waiting.await.unwrap_err().kind(), ErrorKind::Unavailable);
@@ -186,10 +152,10 @@ async fn bounded_waits_end_in_time_on_a_hung_server() {
 #[tokio::test(start_paused = true)]
 async fn an_ask_whose_answer_was_lost_leaves_no_ghost() {
     let (client, faults) = faulty(Faults::default());
-    faults.0.cut(Cut::Answers);
+    faults.cut(Cut::Answers);
     let waiting = client.lock("k").acquire_within(Duration::from_millis(100));
     assert_eq!(waiting.await.unwrap_err().kind(), ErrorKind::Unavailable);
-    faults.0.cut(Cut::Open);
+    faults.cut(Cut::Open);
     assert!(client.lock("k").holding().await.unwrap().is_some(), "the server granted it");
     client.flush().await;
     assert!(client.lock("k").holding().await.unwrap().is_none(), "a ghost holds the lock");
@@ -198,10 +164,10 @@ async fn an_ask_whose_answer_was_lost_leaves_no_ghost() {
 #[tokio::test(start_paused = true)]
 async fn an_ask_whose_answer_was_lost_finds_its_own_grant() {
     let (client, faults) = faulty(Faults::default());
-    faults.0.cut(Cut::Answers);
+    faults.cut(Cut::Answers);
     let waiting = tokio::spawn(client.lock("k").acquire());
     sleep(Duration::from_secs(2)).await;
-    faults.0.cut(Cut::Open);
+    faults.cut(Cut::Open);
     let guard = waiting.await.unwrap().unwrap();
     assert_eq!(guard.token().get(), 1, "asking twice was granted twice");
     guard.release().await.unwrap();
@@ -250,10 +216,10 @@ async fn one_release_wakes_one_waiter() {
     while client.lock("k").holding().await.unwrap().is_none_or(|held| held.waiters.len() < 20) {
         sleep(Duration::from_millis(1)).await;
     }
-    let before = faults.0.calls();
+    let before = faults.calls();
     guard.release().await.unwrap();
     let guard = waiters.join_next().await.unwrap().unwrap().unwrap();
-    let calls = faults.0.calls() - before;
+    let calls = faults.calls() - before;
     // The release itself; the push carries the grant.
     assert!(calls <= 2, "{calls} calls for one hand-over");
     drop(guard);
@@ -261,9 +227,8 @@ async fn one_release_wakes_one_waiter() {
 
 #[tokio::test(start_paused = true)]
 async fn an_eager_hint_is_not_a_hot_loop() {
-    let eager = Eager(Memory::new(), AtomicU64::new(0));
-    let eager = Box::leak(Box::new(eager));
-    let client = Client::new(EagerRef(eager));
+    let eager = Arc::new(Eager(Memory::new(), AtomicU64::new(0)));
+    let client = Client::new(eager.clone());
     let _guard = client.lock("k").acquire().await.unwrap();
     let waiting = client.lock("k").acquire_within(Duration::from_secs(10));
     assert!(matches!(waiting.await.unwrap(), Attempt::Busy(_)));
@@ -273,8 +238,8 @@ async fn an_eager_hint_is_not_a_hot_loop() {
 
 #[tokio::test(start_paused = true)]
 async fn hints_for_very_many_locks_at_once_make_few_renewals() {
-    let eager = Box::leak(Box::new(Eager(Memory::new(), AtomicU64::new(0))));
-    let client = Client::new(EagerRef(eager));
+    let eager = Arc::new(Eager(Memory::new(), AtomicU64::new(0)));
+    let client = Client::new(eager.clone());
     let mut guards = Vec::new();
     for number in 0..1000 {
         guards.push(client.lock(format!("k{number}")).acquire().await.unwrap());
@@ -291,47 +256,44 @@ async fn hints_for_very_many_locks_at_once_make_few_renewals() {
 #[derive(Debug)]
 struct Eager(Memory, AtomicU64);
 
-#[derive(Clone, Copy, Debug)]
-struct EagerRef(&'static Eager);
-
 #[async_trait]
-impl Backend for EagerRef {
+impl Backend for Eager {
     fn info(&self) -> Info {
-        self.0.0.info()
+        self.0.info()
     }
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        self.0.1.fetch_add(1, Ordering::Relaxed);
-        self.0.0.try_acquire(claim).await
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.try_acquire(claim).await
     }
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
-        if self.0.1.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+        if self.1.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
             std::panic::resume_unwind(Box::new("on purpose"));
         }
-        self.0.0.renew(claims).await
+        self.0.renew(claims).await
     }
     async fn release(&self, claim: &Claim) -> Result<bool> {
-        self.0.0.release(claim).await
+        self.0.release(claim).await
     }
     async fn until_free(&self, _: &Claim) -> Option<Grant> {
         None
     }
     async fn until_lost(&self, _: &Claim) {}
     async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
-        self.0.0.list(scope).await
+        self.0.list(scope).await
     }
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
-        self.0.0.evict(key, token).await
+        self.0.evict(key, token).await
     }
     async fn examine(&self) -> Result<Vec<Finding>> {
-        self.0.0.examine().await
+        self.0.examine().await
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_backend_or_observer_that_panics_does_not_stop_the_keeper() {
-    let eager = Box::leak(Box::new(Eager(Memory::new(), AtomicU64::new(0))));
+    let eager = Arc::new(Eager(Memory::new(), AtomicU64::new(0)));
     let panicking = |_: &Event| std::panic::resume_unwind(Box::new("on purpose"));
-    let client = Config::default().observe(panicking).over(EagerRef(eager));
+    let client = Config::default().observe(panicking).over(eager.clone());
     let guard = client.lock("k").acquire().await.unwrap();
     for _ in 0..20 {
         sleep(TTL / 2).await;
@@ -347,10 +309,10 @@ async fn a_local_expiry_is_final() {
     let (client, faults) = faulty(Faults { delay: Duration::from_secs(1), ..Faults::default() });
     let lock = client.lock("k").ttl(Duration::from_secs(20));
     let guard = lock.acquire().await.unwrap();
-    faults.0.cut(Cut::Hung);
+    faults.cut(Cut::Hung);
     // The runtime is stopped past the lease, as SIGSTOP would: timers fire late, all at once.
     advance(Duration::from_secs(60)).await;
-    faults.0.cut(Cut::Open);
+    faults.cut(Cut::Open);
     assert_eq!(guard.check().unwrap_err().reason(), LostReason::Expired);
     sleep(Duration::from_secs(60)).await;
     assert_eq!(guard.check().unwrap_err().reason(), LostReason::Expired);
@@ -382,10 +344,10 @@ async fn while_held_does_not_poll_the_work_after_the_lease() {
 async fn an_unconfirmed_release_says_so_and_goes_on() {
     let (client, faults) = faulty(Faults::default());
     let guard = client.lock("k").acquire().await.unwrap();
-    faults.0.cut(Cut::Refused);
+    faults.cut(Cut::Refused);
     let error = guard.release().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    faults.0.cut(Cut::Open);
+    faults.cut(Cut::Open);
     client.flush().await;
     let _again = client.lock("k").try_acquire().await.unwrap().granted().unwrap();
 }
@@ -395,7 +357,7 @@ async fn run_gives_the_output_even_if_the_release_is_not_confirmed() {
     let (client, faults) = faulty(Faults::default());
     let cut = faults.clone();
     let work = move |_| async move {
-        cut.0.cut(Cut::Refused);
+        cut.cut(Cut::Refused);
         42
     };
     assert_eq!(client.lock("k").run(work).await.unwrap(), 42);
@@ -405,7 +367,7 @@ async fn run_gives_the_output_even_if_the_release_is_not_confirmed() {
 async fn shutdown_on_a_dead_server_ends_and_says_so() {
     let (client, faults) = faulty(Faults::default());
     let guard = client.lock("k").acquire().await.unwrap();
-    faults.0.cut(Cut::Hung);
+    faults.cut(Cut::Hung);
     let ending = client.shutdown(Duration::from_secs(1));
     let error = timeout(TTL, ending).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -416,7 +378,7 @@ async fn shutdown_on_a_dead_server_ends_and_says_so() {
 async fn a_look_at_a_hung_server_ends() {
     let (client, faults) = faulty(Faults::default());
     let guard = client.lock("k").acquire().await.unwrap();
-    faults.0.cut(Cut::Hung);
+    faults.cut(Cut::Hung);
     assert_eq!(client.list("").await.unwrap_err().kind(), ErrorKind::Unavailable);
     let lock = client.lock("k");
     assert_eq!(lock.holding().await.unwrap_err().kind(), ErrorKind::Unavailable);

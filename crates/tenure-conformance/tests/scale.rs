@@ -3,10 +3,11 @@
 #![expect(unsafe_code, reason = "an allocator that counts has to be a global one")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure::{Client, Config};
+use tenure::Client;
 use tenure_conformance::fault::{Faults, Faulty};
 
 const LOCKS: usize = 100_000;
@@ -63,8 +64,8 @@ async fn a_hundred_thousand_locks_cost_little() {
 async fn renewals_go_in_batches() {
     let faulty =
         Faulty::new(tenure::backends::Memory::new(), Faults { hints: false, ..Faults::default() });
-    let faulty: &'static _ = Box::leak(Box::new(faulty));
-    let client = Config::default().over(tenure_conformance::fault::Borrowed(faulty));
+    let faulty = Arc::new(faulty);
+    let client = Client::new(faulty.clone());
     let mut guards = Vec::new();
     for number in 0..5_000 {
         guards.push(client.lock(format!("k{number}")).acquire().await.unwrap());

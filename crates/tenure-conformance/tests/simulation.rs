@@ -11,7 +11,7 @@ use std::time::Duration;
 use tenure::backend::{Backend, Scope};
 use tenure::backends::Memory;
 use tenure::{Attempt, Client, Config, FencingToken, Guard, Lease, Lock};
-use tenure_conformance::fault::{Borrowed, Cut, Faults, Faulty};
+use tenure_conformance::fault::{Cut, Faults, Faulty};
 use tokio::time::sleep;
 
 const TTL: Duration = Duration::from_secs(9);
@@ -60,7 +60,7 @@ fn run(seed: u64) -> u64 {
 struct World {
     seed: u64,
     memory: Memory,
-    ways: Vec<&'static Faulty<Memory>>,
+    ways: Vec<Arc<Faulty<Memory>>>,
     clients: Vec<Client>,
     checker: Mutex<Checker>,
 }
@@ -79,11 +79,10 @@ impl World {
         let way = |_| {
             let delay = Duration::from_millis(dice.below(400));
             let faults = Faults { delay, lose_every: dice.below(8), hints: dice.below(3) > 0 };
-            // A test's worth of memory; clients may outlive the run.
-            &*Box::leak(Box::new(Faulty::new(memory.clone(), faults)))
+            Arc::new(Faulty::new(memory.clone(), faults))
         };
         let ways: Vec<_> = (0..CLIENTS).map(way).collect();
-        let client = |way: &&'static _| Config::default().ttl(TTL).over(Borrowed(*way));
+        let client = |way: &Arc<Faulty<Memory>>| Config::default().ttl(TTL).over(way.clone());
         let clients = ways.iter().map(client).collect();
         World { seed, memory, ways, clients, checker: Mutex::default() }
     }
@@ -170,7 +169,7 @@ async fn nemesis(world: Arc<World>, mut dice: Dice) {
     loop {
         sleep(dice.millis(8000)).await;
         let cuts = [Cut::Answers, Cut::Hung, Cut::Refused, Cut::Renewals, Cut::Open, Cut::Open];
-        let way = world.ways[dice.below(CLIENTS as u64) as usize];
+        let way = &world.ways[dice.below(CLIENTS as u64) as usize];
         way.cut(cuts[dice.below(6) as usize]);
         if dice.below(4) == 0 {
             let holdings = world.memory.list(Scope::Prefix("")).await.unwrap_or_default();
@@ -182,7 +181,7 @@ async fn nemesis(world: Arc<World>, mut dice: Dice) {
             }
         }
         // Nobody stays cut off for ever: the run has to end.
-        let healed = world.ways[dice.below(CLIENTS as u64) as usize];
+        let healed = &world.ways[dice.below(CLIENTS as u64) as usize];
         healed.cut(Cut::Open);
     }
 }

@@ -289,9 +289,10 @@ pub enum Reach {
     Network,
 }
 
-/// Layers stack over [`Config::open`](crate::Config::open).
+/// Layers stack over [`Config::open`](crate::Config::open), and a backend that a client uses can be
+/// looked at from outside.
 #[async_trait]
-impl Backend for Arc<dyn Backend> {
+impl<B: Backend + ?Sized> Backend for Arc<B> {
     fn info(&self) -> Info {
         (**self).info()
     }

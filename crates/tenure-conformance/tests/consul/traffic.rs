@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use tenure::Client;
 use tenure::backend::Backend;
 use tenure::backends::Consul;
-use tenure::{Client, Config};
 use tenure_conformance::bench::{soon, take, until_waiters};
 use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
@@ -19,11 +19,9 @@ server_cases! {
 }
 
 /// A client whose requests are counted.
-async fn counted(cluster: &Cluster) -> Result<(Client, &'static Consul)> {
-    let consul: &'static Consul =
-        Box::leak(Box::new(Consul::open(&url(&cluster.hosts(), "")).await?));
-    let client = Config::default().over(tenure_conformance::fault::Borrowed(consul));
-    Ok((client, consul))
+async fn counted(cluster: &Cluster) -> Result<(Client, Arc<Consul>)> {
+    let consul = Arc::new(Consul::open(&url(&cluster.hosts(), "")).await?);
+    Ok((Client::new(consul.clone()), consul))
 }
 
 async fn a_free_lock_costs_two_requests(cluster: &Cluster) -> Result<()> {
