@@ -4,9 +4,13 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::try_join_all;
 use tenure::backend::{Backend, Claim, Fencing, Grant, Info, Note, Order, Scope, Wakeup};
 use tenure::{Attempt, Busy, Error, ErrorKind, FencingToken, Finding, Grade, Holder, Holding};
 use tenure::{Key, LostReason, Result};
+
+use super::wire::Wire;
+use super::{clear, left};
 
 /// A way to lock with Redis, as programs do it by hand.
 #[async_trait]
@@ -17,11 +21,17 @@ pub(crate) trait Scheme: fmt::Debug + Send + Sync + 'static {
     /// What is wrong with it.
     fn flaw(&self) -> &'static str;
 
+    /// The servers that it asks, each with a key of the lock's name.
+    fn nodes(&self) -> &[Wire];
+
     /// Takes the key if it is free: the token, or any number where the scheme has none.
     async fn take(&self, claim: &Claim) -> Result<Option<u64>>;
 
-    /// Gives it back; whether there was something to give back.
-    async fn give(&self, claim: &Claim) -> Result<bool>;
+    /// Gives it back; whether there was something to give back. The simplest ones delete the key,
+    /// whoever has it.
+    async fn give(&self, claim: &Claim) -> Result<bool> {
+        self.clear(&claim.key).await
+    }
 
     /// Extends it; whether it was still there. Most have no such thing.
     async fn extend(&self, _claim: &Claim) -> Result<bool> {
@@ -33,11 +43,27 @@ pub(crate) trait Scheme: fmt::Debug + Send + Sync + 'static {
         std::future::pending().await
     }
 
-    /// For how long the key is still held; no time for a key that never ends by itself.
-    async fn look(&self, key: &Key) -> Result<Option<Option<Duration>>>;
+    /// For how long a majority still has the key; no time for a key that never ends by itself.
+    async fn look(&self, key: &Key) -> Result<Option<Option<Duration>>> {
+        let mut held = Vec::new();
+        for node in self.nodes() {
+            held.extend(left(node, key).await?);
+        }
+        held.sort();
+        Ok((held.len() >= self.majority()).then(|| held[held.len() - self.majority()]))
+    }
 
     /// Deletes the key, as an operator would.
-    async fn clear(&self, key: &Key) -> Result<bool>;
+    async fn clear(&self, key: &Key) -> Result<bool> {
+        let delete = |node| clear(node, key);
+        let cleared = try_join_all(self.nodes().iter().map(delete)).await?;
+        Ok(cleared.contains(&true))
+    }
+
+    /// How many servers are more than half of them.
+    fn majority(&self) -> usize {
+        self.nodes().len() / 2 + 1
+    }
 }
 
 /// A scheme as a backend.

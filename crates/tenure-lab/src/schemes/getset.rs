@@ -9,7 +9,7 @@ use tenure::{Key, Result};
 
 use super::classical::Scheme;
 use super::wire::Wire;
-use super::{clear, millis, name};
+use super::{millis, name};
 
 /// The value is when the lock ends, on the clock of whoever took it. **Wrong:** the clients' clocks
 /// decide, `DEL` deletes whoever holds the lock by then, and `GETSET` changes the expiry of a lock
@@ -27,6 +27,10 @@ impl Scheme for Getset {
         "the clocks of the clients decide who holds it, and DEL deletes anybody's lock"
     }
 
+    fn nodes(&self) -> &[Wire] {
+        std::slice::from_ref(&self.0)
+    }
+
     async fn take(&self, claim: &Claim) -> Result<Option<u64>> {
         let (key, now) = (name(&claim.key), wall_ms());
         let end = (now + millis(claim.ttl)).to_string();
@@ -41,18 +45,10 @@ impl Scheme for Getset {
         Ok(over(before.as_deref(), now).then_some(1))
     }
 
-    async fn give(&self, claim: &Claim) -> Result<bool> {
-        clear(&self.0, &claim.key).await
-    }
-
     async fn look(&self, key: &Key) -> Result<Option<Option<Duration>>> {
         let seen: Option<u64> = self.0.ask(cmd("GET").arg(name(key))).await?;
         let left = seen.map(|end| end.saturating_sub(wall_ms())).filter(|left| *left > 0);
         Ok(left.map(|left| Some(Duration::from_millis(left))))
-    }
-
-    async fn clear(&self, key: &Key) -> Result<bool> {
-        clear(&self.0, key).await
     }
 }
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
+use tenure::Result;
 use tenure::backend::Claim;
-use tenure::{Key, Result};
 
 use super::classical::Scheme;
 use super::wire::Wire;
-use super::{clear, left, millis, name};
+use super::{left, millis, name};
 
 /// A unique value, an atomic compare-and-delete, and a counter for the token. **Wrong:** the
 /// counter goes back when the server forgets, so that two holders can have the same token.
@@ -26,6 +26,10 @@ impl Scheme for Unique {
         "a token by INCR repeats after a failover or a restart without data"
     }
 
+    fn nodes(&self) -> &[Wire] {
+        std::slice::from_ref(&self.0)
+    }
+
     async fn take(&self, claim: &Claim) -> Result<Option<u64>> {
         const TAKE: &str = "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
             return redis.call('INCR', KEYS[2]) end return false";
@@ -37,14 +41,6 @@ impl Scheme for Unique {
     async fn give(&self, claim: &Claim) -> Result<bool> {
         let owner = [claim.owner.to_string()];
         self.0.script(COMPARE_AND_DELETE, &[&name(&claim.key)], &owner).await
-    }
-
-    async fn look(&self, key: &Key) -> Result<Option<Option<Duration>>> {
-        left(&self.0, key).await
-    }
-
-    async fn clear(&self, key: &Key) -> Result<bool> {
-        clear(&self.0, key).await
     }
 }
 
@@ -62,6 +58,10 @@ impl Scheme for Watchdog {
 
     fn flaw(&self) -> &'static str {
         "as redis-unique; a retry counts twice, and the watchdog renews blindly"
+    }
+
+    fn nodes(&self) -> &[Wire] {
+        std::slice::from_ref(&self.0)
     }
 
     async fn take(&self, claim: &Claim) -> Result<Option<u64>> {
@@ -110,14 +110,6 @@ impl Scheme for Watchdog {
             () = awake => {}
             () = tokio::time::sleep(end) => {}
         }
-    }
-
-    async fn look(&self, key: &Key) -> Result<Option<Option<Duration>>> {
-        left(&self.0, key).await
-    }
-
-    async fn clear(&self, key: &Key) -> Result<bool> {
-        clear(&self.0, key).await
     }
 }
 

@@ -1,16 +1,14 @@
 //! Schemes 1, 3 and 4: a key whose value says nothing about its owner, deleted by whoever thinks
 //! that it is done.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 use redis::cmd;
+use tenure::Result;
 use tenure::backend::Claim;
-use tenure::{Key, Result};
 
 use super::classical::Scheme;
 use super::wire::Wire;
-use super::{clear, left, millis, name};
+use super::{millis, name};
 
 /// `SETNX`, then `EXPIRE`. **Wrong:** a crash between the two leaves a key that never ends, and
 /// `DEL` deletes whoever holds the lock by then.
@@ -27,6 +25,10 @@ impl Scheme for SetnxExpire {
         "a crash between SETNX and EXPIRE locks for ever, and DEL deletes anybody's lock"
     }
 
+    fn nodes(&self) -> &[Wire] {
+        std::slice::from_ref(&self.0)
+    }
+
     async fn take(&self, claim: &Claim) -> Result<Option<u64>> {
         let key = name(&claim.key);
         if !self.0.ask::<bool>(cmd("SETNX").arg(&key).arg("locked")).await? {
@@ -34,18 +36,6 @@ impl Scheme for SetnxExpire {
         }
         self.0.ask::<bool>(cmd("PEXPIRE").arg(&key).arg(millis(claim.ttl))).await?;
         Ok(Some(1))
-    }
-
-    async fn give(&self, claim: &Claim) -> Result<bool> {
-        clear(&self.0, &claim.key).await
-    }
-
-    async fn look(&self, key: &Key) -> Result<Option<Option<Duration>>> {
-        left(&self.0, key).await
-    }
-
-    async fn clear(&self, key: &Key) -> Result<bool> {
-        clear(&self.0, key).await
     }
 }
 
@@ -63,24 +53,16 @@ impl Scheme for Scripted {
         "DEL deletes anybody's lock"
     }
 
+    fn nodes(&self) -> &[Wire] {
+        std::slice::from_ref(&self.0)
+    }
+
     async fn take(&self, claim: &Claim) -> Result<Option<u64>> {
         const TAKE: &str = "if redis.call('SETNX', KEYS[1], 'locked') == 1 then
             redis.call('PEXPIRE', KEYS[1], ARGV[1]) return 1 end return 0";
         let arguments = [millis(claim.ttl).to_string()];
         let taken: bool = self.0.script(TAKE, &[&name(&claim.key)], &arguments).await?;
         Ok(taken.then_some(1))
-    }
-
-    async fn give(&self, claim: &Claim) -> Result<bool> {
-        clear(&self.0, &claim.key).await
-    }
-
-    async fn look(&self, key: &Key) -> Result<Option<Option<Duration>>> {
-        left(&self.0, key).await
-    }
-
-    async fn clear(&self, key: &Key) -> Result<bool> {
-        clear(&self.0, key).await
     }
 }
 
@@ -98,21 +80,13 @@ impl Scheme for SetNx {
         "DEL deletes anybody's lock"
     }
 
+    fn nodes(&self) -> &[Wire] {
+        std::slice::from_ref(&self.0)
+    }
+
     async fn take(&self, claim: &Claim) -> Result<Option<u64>> {
         let mut set = cmd("SET");
         set.arg(name(&claim.key)).arg("locked").arg("NX").arg("PX").arg(millis(claim.ttl));
         Ok(self.0.ask::<Option<String>>(&set).await?.map(|_| 1))
-    }
-
-    async fn give(&self, claim: &Claim) -> Result<bool> {
-        clear(&self.0, &claim.key).await
-    }
-
-    async fn look(&self, key: &Key) -> Result<Option<Option<Duration>>> {
-        left(&self.0, key).await
-    }
-
-    async fn clear(&self, key: &Key) -> Result<bool> {
-        clear(&self.0, key).await
     }
 }

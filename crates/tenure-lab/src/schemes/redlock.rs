@@ -6,12 +6,12 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use redis::cmd;
 use tenure::backend::Claim;
-use tenure::{Error, ErrorKind, Key, Result};
+use tenure::{Error, ErrorKind, Result};
 
 use super::classical::Scheme;
 use super::owned::COMPARE_AND_DELETE;
 use super::wire::Wire;
-use super::{clear, left, millis, name};
+use super::{millis, name};
 
 /// A majority of nodes, within the lease. **Wrong:** it has no token, trusts the clock of every
 /// node, and takes a node that forgot its locks for one that never had any.
@@ -19,10 +19,6 @@ use super::{clear, left, millis, name};
 pub(crate) struct Redlock(pub(crate) Vec<Wire>);
 
 impl Redlock {
-    fn majority(&self) -> usize {
-        self.0.len() / 2 + 1
-    }
-
     async fn give_everywhere(&self, claim: &Claim) -> usize {
         let (key, owner) = (name(&claim.key), [claim.owner.to_string()]);
         let keys = [key.as_str()];
@@ -39,6 +35,10 @@ impl Scheme for Redlock {
 
     fn flaw(&self) -> &'static str {
         "no token; a node's clock or its amnesia lets two in"
+    }
+
+    fn nodes(&self) -> &[Wire] {
+        &self.0
     }
 
     async fn take(&self, claim: &Claim) -> Result<Option<u64>> {
@@ -63,20 +63,5 @@ impl Scheme for Redlock {
 
     async fn give(&self, claim: &Claim) -> Result<bool> {
         Ok(self.give_everywhere(claim).await >= self.majority())
-    }
-
-    /// Held if a majority has the key: by one owner, as far as the lab cares.
-    async fn look(&self, key: &Key) -> Result<Option<Option<Duration>>> {
-        let mut held = Vec::new();
-        for node in &self.0 {
-            held.extend(left(node, key).await?);
-        }
-        held.sort();
-        Ok((held.len() >= self.majority()).then(|| held[held.len() - self.majority()]))
-    }
-
-    async fn clear(&self, key: &Key) -> Result<bool> {
-        let cleared = join_all(self.0.iter().map(|node| clear(node, key))).await;
-        Ok(cleared.into_iter().any(|cleared| matches!(cleared, Ok(true))))
     }
 }
