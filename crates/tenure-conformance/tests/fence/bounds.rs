@@ -10,10 +10,9 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, TxOpts};
 use rusqlite::Connection;
 use tenure::fence;
-use tenure_conformance::bench::{SOON, soon, until};
 
 use crate::registers::{connect_postgres, open};
-use crate::{cases, token, unique};
+use crate::{cases, token, unique, waits};
 
 cases! {
     fences_that_nobody_touched_for_so_many_days_are_swept_and_no_others on
@@ -99,14 +98,7 @@ async fn a_sweep_does_not_forget_who_is_being_admitted_in_postgres(url: String) 
     let sweeper = connect_postgres(&url).await?;
     let pid: i32 = sweeper.query_one("SELECT pg_backend_pid()", &[]).await?.get(0);
     let swept = tokio::spawn(async move { fence::tokio_postgres::sweep(&sweeper, 90).await });
-    let watcher = connect_postgres(&url).await?;
-    let waiting = "SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted";
-    until(SOON, "a sweep that waits", || async {
-        ensure!(!swept.is_finished(), "the sweep did not wait");
-        let waits: i64 = watcher.query_one(waiting, &[&pid]).await?.get(0);
-        Ok((waits > 0).then_some(()))
-    })
-    .await?;
+    waits::in_postgres(&url, &swept, &format!("pid = {pid}")).await?;
     tx.commit().await?;
     swept.await??;
     ensure!(open(&url, &name).await?.write(2, Some(token(7))).await?.is_err());
@@ -123,18 +115,7 @@ async fn a_sweep_does_not_forget_who_is_being_admitted_in_mysql(url: String) -> 
     let mut sweeper = Conn::new(Opts::from_url(&url)?).await?;
     let id = sweeper.id();
     let swept = tokio::spawn(async move { fence::mysql_async::sweep(&mut sweeper, 90).await });
-    let mut watcher = Conn::new(Opts::from_url(&url)?).await?;
-    let waiting = "SELECT count(*) FROM information_schema.innodb_trx \
-                   WHERE trx_state = 'LOCK WAIT' AND trx_mysql_thread_id = ?";
-    let waits = async {
-        while watcher.exec_first::<u64, _, _>(waiting, (id,)).await?.context("a count")? == 0 {
-            ensure!(!swept.is_finished(), "the sweep did not wait");
-            // InnoDB shows old news until nobody has looked for 100 ms.
-            tokio::time::sleep(Duration::from_millis(250)).await;
-        }
-        Ok(())
-    };
-    soon("a sweep that waits", waits).await??;
+    waits::in_mysql(&url, &swept, &format!("trx_mysql_thread_id = {id}")).await?;
     tx.commit().await?;
     swept.await??;
     ensure!(open(&url, &name).await?.write(2, Some(token(7))).await?.is_err());

@@ -15,6 +15,7 @@ mod recipe;
 mod refusal;
 mod registers;
 mod verbs;
+mod waits;
 mod worker;
 
 use std::sync::OnceLock;
