@@ -6,31 +6,23 @@ mod redis;
 mod sqlite;
 
 use anyhow::{Result, bail};
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use tenure::FencingToken;
 use tenure::fence::Refused;
 
 /// A shop, with a fence at each article for those who show a token.
+#[async_trait]
 pub(crate) trait Shop {
     /// Forgets all orders and puts so many pieces of each article on the shelf.
-    fn stock_up(&mut self, articles: u32, pieces: i64) -> BoxFuture<'_, Result<()>>;
+    async fn stock_up(&mut self, articles: u32, pieces: i64) -> Result<()>;
     /// How many pieces are left; none if the token is refused.
-    fn look(
-        &mut self,
-        article: u32,
-        token: Option<FencingToken>,
-    ) -> BoxFuture<'_, Result<Option<i64>>>;
+    async fn look(&mut self, article: u32, token: Option<FencingToken>) -> Result<Option<i64>>;
     /// Leaves so many on the shelf and writes the order; false if the token is refused.
-    fn take(
-        &mut self,
-        article: u32,
-        left: i64,
-        token: Option<FencingToken>,
-    ) -> BoxFuture<'_, Result<bool>>;
+    async fn take(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool>;
     /// How many pieces were ordered.
-    fn sold(&mut self) -> BoxFuture<'_, Result<u32>>;
+    async fn sold(&mut self) -> Result<u32>;
     /// Removes the shop, if it is there.
-    fn close(&mut self) -> BoxFuture<'_, Result<()>>;
+    async fn close(&mut self) -> Result<()>;
 }
 
 pub(crate) async fn open(url: &str) -> Result<Box<dyn Shop>> {

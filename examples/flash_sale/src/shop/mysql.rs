@@ -1,7 +1,7 @@
 //! A shop in MySQL or MariaDB, in tables that begin with `flash_sale_`.
 
 use anyhow::{Context, Result};
-use futures_util::future::{BoxFuture, FutureExt};
+use async_trait::async_trait;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, Transaction, TxOpts};
 use tenure::{FencingToken, fence};
@@ -33,82 +33,59 @@ impl Mysql {
     }
 }
 
+#[async_trait]
 impl Shop for Mysql {
-    fn stock_up(&mut self, articles: u32, pieces: i64) -> BoxFuture<'_, Result<()>> {
-        async move {
-            for sql in [
-                "CREATE TABLE IF NOT EXISTS flash_sale_stock
-                 (article INT PRIMARY KEY, pieces BIGINT) ENGINE = InnoDB",
-                "CREATE TABLE IF NOT EXISTS flash_sale_orders
-                 (id BIGINT AUTO_INCREMENT PRIMARY KEY, article INT) ENGINE = InnoDB",
-                "DELETE FROM flash_sale_stock",
-                "DELETE FROM flash_sale_orders",
-            ] {
-                self.0.query_drop(sql).await?;
-            }
-            fence::mysql_async::create(&mut self.0).await?;
-            for article in 0..articles {
-                let sql = "INSERT INTO flash_sale_stock VALUES (?, ?)";
-                self.0.exec_drop(sql, (article, pieces)).await?;
-            }
-            Ok(())
+    async fn stock_up(&mut self, articles: u32, pieces: i64) -> Result<()> {
+        for sql in [
+            "CREATE TABLE IF NOT EXISTS flash_sale_stock
+             (article INT PRIMARY KEY, pieces BIGINT) ENGINE = InnoDB",
+            "CREATE TABLE IF NOT EXISTS flash_sale_orders
+             (id BIGINT AUTO_INCREMENT PRIMARY KEY, article INT) ENGINE = InnoDB",
+            "DELETE FROM flash_sale_stock",
+            "DELETE FROM flash_sale_orders",
+        ] {
+            self.0.query_drop(sql).await?;
         }
-        .boxed()
+        fence::mysql_async::create(&mut self.0).await?;
+        for article in 0..articles {
+            let sql = "INSERT INTO flash_sale_stock VALUES (?, ?)";
+            self.0.exec_drop(sql, (article, pieces)).await?;
+        }
+        Ok(())
     }
 
-    fn look(
-        &mut self,
-        article: u32,
-        token: Option<FencingToken>,
-    ) -> BoxFuture<'_, Result<Option<i64>>> {
-        async move {
-            let Some(mut tx) = self.begin(article, token).await? else { return Ok(None) };
-            let sql = "SELECT pieces FROM flash_sale_stock WHERE article = ?";
-            let left: i64 = tx.exec_first(sql, (article,)).await?.context("no such article")?;
-            tx.commit().await?;
-            Ok(Some(left))
-        }
-        .boxed()
+    async fn look(&mut self, article: u32, token: Option<FencingToken>) -> Result<Option<i64>> {
+        let Some(mut tx) = self.begin(article, token).await? else { return Ok(None) };
+        let sql = "SELECT pieces FROM flash_sale_stock WHERE article = ?";
+        let left: i64 = tx.exec_first(sql, (article,)).await?.context("no such article")?;
+        tx.commit().await?;
+        Ok(Some(left))
     }
 
-    fn take(
-        &mut self,
-        article: u32,
-        left: i64,
-        token: Option<FencingToken>,
-    ) -> BoxFuture<'_, Result<bool>> {
-        async move {
-            let Some(mut tx) = self.begin(article, token).await? else { return Ok(false) };
-            let sql = "UPDATE flash_sale_stock SET pieces = ? WHERE article = ?";
-            tx.exec_drop(sql, (left, article)).await?;
-            let sql = "INSERT INTO flash_sale_orders (article) VALUES (?)";
-            tx.exec_drop(sql, (article,)).await?;
-            tx.commit().await?;
-            Ok(true)
-        }
-        .boxed()
+    async fn take(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {
+        let Some(mut tx) = self.begin(article, token).await? else { return Ok(false) };
+        let sql = "UPDATE flash_sale_stock SET pieces = ? WHERE article = ?";
+        tx.exec_drop(sql, (left, article)).await?;
+        let sql = "INSERT INTO flash_sale_orders (article) VALUES (?)";
+        tx.exec_drop(sql, (article,)).await?;
+        tx.commit().await?;
+        Ok(true)
     }
 
-    fn sold(&mut self) -> BoxFuture<'_, Result<u32>> {
-        async move {
-            let count = self.0.query_first("SELECT count(*) FROM flash_sale_orders").await?;
-            count.context("a count")
-        }
-        .boxed()
+    async fn sold(&mut self) -> Result<u32> {
+        let count = self.0.query_first("SELECT count(*) FROM flash_sale_orders").await?;
+        count.context("a count")
     }
 
-    fn close(&mut self) -> BoxFuture<'_, Result<()>> {
-        async move {
-            // Fences of others may be in the same table.
-            fence::mysql_async::create(&mut self.0).await?;
-            for sql in [
-                "DROP TABLE IF EXISTS flash_sale_stock, flash_sale_orders",
-                "DELETE FROM tenure_fence WHERE resource LIKE 'flash-sale/%'",
-            ] {
-                self.0.query_drop(sql).await?;
-            }
-            Ok(())
+    async fn close(&mut self) -> Result<()> {
+        // Fences of others may be in the same table.
+        fence::mysql_async::create(&mut self.0).await?;
+        for sql in [
+            "DROP TABLE IF EXISTS flash_sale_stock, flash_sale_orders",
+            "DELETE FROM tenure_fence WHERE resource LIKE 'flash-sale/%'",
+        ] {
+            self.0.query_drop(sql).await?;
         }
-        .boxed()
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! A shop in PostgreSQL, in the schema `flash_sale`.
 
 use anyhow::{Context, Result, bail};
-use futures_util::future::{BoxFuture, FutureExt};
+use async_trait::async_trait;
 use tenure::{FencingToken, fence};
 use tokio::net::TcpStream;
 use tokio_postgres::config::Host;
@@ -37,65 +37,44 @@ impl Postgres {
     }
 }
 
+#[async_trait]
 impl Shop for Postgres {
-    fn stock_up(&mut self, articles: u32, pieces: i64) -> BoxFuture<'_, Result<()>> {
-        async move {
-            let tables = "DROP SCHEMA IF EXISTS flash_sale CASCADE; CREATE SCHEMA flash_sale;
-                CREATE TABLE stock (article bigint PRIMARY KEY, pieces bigint);
-                CREATE TABLE orders (article bigint)";
-            self.0.batch_execute(tables).await?;
-            fence::tokio_postgres::create(&self.0).await?;
-            let fill =
-                "INSERT INTO stock SELECT article, $2 FROM generate_series(0, $1::bigint) article";
-            self.0.execute(fill, &[&(i64::from(articles) - 1), &pieces]).await?;
-            Ok(())
-        }
-        .boxed()
+    async fn stock_up(&mut self, articles: u32, pieces: i64) -> Result<()> {
+        let tables = "DROP SCHEMA IF EXISTS flash_sale CASCADE; CREATE SCHEMA flash_sale;
+            CREATE TABLE stock (article bigint PRIMARY KEY, pieces bigint);
+            CREATE TABLE orders (article bigint)";
+        self.0.batch_execute(tables).await?;
+        fence::tokio_postgres::create(&self.0).await?;
+        let fill =
+            "INSERT INTO stock SELECT article, $2 FROM generate_series(0, $1::bigint) article";
+        self.0.execute(fill, &[&(i64::from(articles) - 1), &pieces]).await?;
+        Ok(())
     }
 
-    fn look(
-        &mut self,
-        article: u32,
-        token: Option<FencingToken>,
-    ) -> BoxFuture<'_, Result<Option<i64>>> {
-        async move {
-            let Some(tx) = self.begin(article, token).await? else { return Ok(None) };
-            let sql = "SELECT pieces FROM stock WHERE article = $1";
-            let row = tx.query_one(sql, &[&i64::from(article)]).await?;
-            tx.commit().await?;
-            Ok(Some(row.try_get(0)?))
-        }
-        .boxed()
+    async fn look(&mut self, article: u32, token: Option<FencingToken>) -> Result<Option<i64>> {
+        let Some(tx) = self.begin(article, token).await? else { return Ok(None) };
+        let sql = "SELECT pieces FROM stock WHERE article = $1";
+        let row = tx.query_one(sql, &[&i64::from(article)]).await?;
+        tx.commit().await?;
+        Ok(Some(row.try_get(0)?))
     }
 
-    fn take(
-        &mut self,
-        article: u32,
-        left: i64,
-        token: Option<FencingToken>,
-    ) -> BoxFuture<'_, Result<bool>> {
-        async move {
-            let Some(tx) = self.begin(article, token).await? else { return Ok(false) };
-            let article = i64::from(article);
-            let sql = "UPDATE stock SET pieces = $2 WHERE article = $1";
-            tx.execute(sql, &[&article, &left]).await?;
-            tx.execute("INSERT INTO orders VALUES ($1)", &[&article]).await?;
-            tx.commit().await?;
-            Ok(true)
-        }
-        .boxed()
+    async fn take(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {
+        let Some(tx) = self.begin(article, token).await? else { return Ok(false) };
+        let article = i64::from(article);
+        let sql = "UPDATE stock SET pieces = $2 WHERE article = $1";
+        tx.execute(sql, &[&article, &left]).await?;
+        tx.execute("INSERT INTO orders VALUES ($1)", &[&article]).await?;
+        tx.commit().await?;
+        Ok(true)
     }
 
-    fn sold(&mut self) -> BoxFuture<'_, Result<u32>> {
-        async move {
-            let row = self.0.query_one("SELECT count(*) FROM orders", &[]).await?;
-            Ok(u32::try_from(row.try_get::<_, i64>(0)?)?)
-        }
-        .boxed()
+    async fn sold(&mut self) -> Result<u32> {
+        let row = self.0.query_one("SELECT count(*) FROM orders", &[]).await?;
+        Ok(u32::try_from(row.try_get::<_, i64>(0)?)?)
     }
 
-    fn close(&mut self) -> BoxFuture<'_, Result<()>> {
-        async move { Ok(self.0.batch_execute("DROP SCHEMA IF EXISTS flash_sale CASCADE").await?) }
-            .boxed()
+    async fn close(&mut self) -> Result<()> {
+        Ok(self.0.batch_execute("DROP SCHEMA IF EXISTS flash_sale CASCADE").await?)
     }
 }

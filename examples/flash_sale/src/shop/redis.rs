@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use anyhow::Result;
-use futures_util::future::{BoxFuture, FutureExt};
+use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Script, cmd};
 use tenure::{FencingToken, fence};
@@ -31,82 +31,58 @@ pub(super) async fn open(url: &str) -> Result<impl Shop + use<>> {
     Ok(Redis(Client::open(url)?.get_multiplexed_async_connection().await?))
 }
 
+#[async_trait]
 impl Shop for Redis {
-    fn stock_up(&mut self, articles: u32, pieces: i64) -> BoxFuture<'_, Result<()>> {
-        async move {
-            cmd("SET").arg("flash-sale:articles").arg(articles).exec_async(&mut self.0).await?;
-            for article in 0..articles {
-                cmd("SET").arg(stock(article)).arg(pieces).exec_async(&mut self.0).await?;
-                cmd("SET").arg(orders(article)).arg(0).exec_async(&mut self.0).await?;
-            }
-            Ok(())
+    async fn stock_up(&mut self, articles: u32, pieces: i64) -> Result<()> {
+        cmd("SET").arg("flash-sale:articles").arg(articles).exec_async(&mut self.0).await?;
+        for article in 0..articles {
+            cmd("SET").arg(stock(article)).arg(pieces).exec_async(&mut self.0).await?;
+            cmd("SET").arg(orders(article)).arg(0).exec_async(&mut self.0).await?;
         }
-        .boxed()
+        Ok(())
     }
 
-    fn look(
-        &mut self,
-        article: u32,
-        token: Option<FencingToken>,
-    ) -> BoxFuture<'_, Result<Option<i64>>> {
-        async move {
-            let fence = resource(article);
-            if let Some(token) = token
-                && !admitted(fence::redis::admit(&mut self.0, &fence, token).await)?
-            {
-                return Ok(None);
-            }
-            Ok(Some(cmd("GET").arg(stock(article)).query_async(&mut self.0).await?))
+    async fn look(&mut self, article: u32, token: Option<FencingToken>) -> Result<Option<i64>> {
+        let fence = resource(article);
+        if let Some(token) = token
+            && !admitted(fence::redis::admit(&mut self.0, &fence, token).await)?
+        {
+            return Ok(None);
         }
-        .boxed()
+        Ok(Some(cmd("GET").arg(stock(article)).query_async(&mut self.0).await?))
     }
 
-    fn take(
-        &mut self,
-        article: u32,
-        left: i64,
-        token: Option<FencingToken>,
-    ) -> BoxFuture<'_, Result<bool>> {
-        async move {
-            let mut call = TAKE.key(fence::redis::key(&resource(article)));
-            call.key(stock(article)).key(orders(article));
-            call.arg(token.map(|token| token.to_string()).unwrap_or_default()).arg(left);
-            match (call.invoke_async::<()>(&mut self.0).await, token) {
-                (Err(error), Some(token)) => admitted(Err(fence::redis::refused(error, token))),
-                (done, _) => Ok(done.map(|()| true)?),
-            }
+    async fn take(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {
+        let mut call = TAKE.key(fence::redis::key(&resource(article)));
+        call.key(stock(article)).key(orders(article));
+        call.arg(token.map(|token| token.to_string()).unwrap_or_default()).arg(left);
+        match (call.invoke_async::<()>(&mut self.0).await, token) {
+            (Err(error), Some(token)) => admitted(Err(fence::redis::refused(error, token))),
+            (done, _) => Ok(done.map(|()| true)?),
         }
-        .boxed()
     }
 
-    fn sold(&mut self) -> BoxFuture<'_, Result<u32>> {
-        async move {
-            let articles: u32 =
-                cmd("GET").arg("flash-sale:articles").query_async(&mut self.0).await?;
-            let mut sold = 0;
-            for article in 0..articles {
-                let of: u32 = cmd("GET").arg(orders(article)).query_async(&mut self.0).await?;
-                sold += of;
-            }
-            Ok(sold)
+    async fn sold(&mut self) -> Result<u32> {
+        let articles: u32 = cmd("GET").arg("flash-sale:articles").query_async(&mut self.0).await?;
+        let mut sold = 0;
+        for article in 0..articles {
+            let of: u32 = cmd("GET").arg(orders(article)).query_async(&mut self.0).await?;
+            sold += of;
         }
-        .boxed()
+        Ok(sold)
     }
 
-    fn close(&mut self) -> BoxFuture<'_, Result<()>> {
-        async move {
-            let articles: Option<u32> =
-                cmd("GET").arg("flash-sale:articles").query_async(&mut self.0).await?;
-            for article in 0..articles.unwrap_or(0) {
-                let fence = fence::redis::key(&resource(article));
-                for key in [stock(article), orders(article), fence] {
-                    cmd("DEL").arg(key).exec_async(&mut self.0).await?;
-                }
+    async fn close(&mut self) -> Result<()> {
+        let articles: Option<u32> =
+            cmd("GET").arg("flash-sale:articles").query_async(&mut self.0).await?;
+        for article in 0..articles.unwrap_or(0) {
+            let fence = fence::redis::key(&resource(article));
+            for key in [stock(article), orders(article), fence] {
+                cmd("DEL").arg(key).exec_async(&mut self.0).await?;
             }
-            cmd("DEL").arg("flash-sale:articles").exec_async(&mut self.0).await?;
-            Ok(())
         }
-        .boxed()
+        cmd("DEL").arg("flash-sale:articles").exec_async(&mut self.0).await?;
+        Ok(())
     }
 }
 

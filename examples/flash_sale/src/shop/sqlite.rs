@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use futures_util::future::{BoxFuture, FutureExt, ready};
+use async_trait::async_trait;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tenure::{FencingToken, fence};
 
@@ -35,8 +35,11 @@ impl Sqlite {
         let admitted = admitted(fence::rusqlite::admit(&tx, &resource(article), token))?;
         Ok(admitted.then_some(tx))
     }
+}
 
-    fn stock_up(&mut self, articles: u32, pieces: i64) -> Result<()> {
+#[async_trait]
+impl Shop for Sqlite {
+    async fn stock_up(&mut self, articles: u32, pieces: i64) -> Result<()> {
         self.0.execute_batch("DELETE FROM stock; DELETE FROM orders")?;
         for article in 0..articles {
             self.0.execute("INSERT INTO stock VALUES (?1, ?2)", (article, pieces))?;
@@ -44,7 +47,7 @@ impl Sqlite {
         Ok(())
     }
 
-    fn look(&mut self, article: u32, token: Option<FencingToken>) -> Result<Option<i64>> {
+    async fn look(&mut self, article: u32, token: Option<FencingToken>) -> Result<Option<i64>> {
         let Some(tx) = self.begin(article, token)? else { return Ok(None) };
         let sql = "SELECT pieces FROM stock WHERE article = ?1";
         let left = tx.query_row(sql, [article], |row| row.get(0))?;
@@ -52,44 +55,20 @@ impl Sqlite {
         Ok(Some(left))
     }
 
-    fn take(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {
+    async fn take(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {
         let Some(tx) = self.begin(article, token)? else { return Ok(false) };
         tx.execute("UPDATE stock SET pieces = ?2 WHERE article = ?1", (article, left))?;
         tx.execute("INSERT INTO orders (article) VALUES (?1)", [article])?;
         tx.commit()?;
         Ok(true)
     }
-}
 
-impl Shop for Sqlite {
-    fn stock_up(&mut self, articles: u32, pieces: i64) -> BoxFuture<'_, Result<()>> {
-        ready(Sqlite::stock_up(self, articles, pieces)).boxed()
-    }
-
-    fn look(
-        &mut self,
-        article: u32,
-        token: Option<FencingToken>,
-    ) -> BoxFuture<'_, Result<Option<i64>>> {
-        ready(Sqlite::look(self, article, token)).boxed()
-    }
-
-    fn take(
-        &mut self,
-        article: u32,
-        left: i64,
-        token: Option<FencingToken>,
-    ) -> BoxFuture<'_, Result<bool>> {
-        ready(Sqlite::take(self, article, left, token)).boxed()
-    }
-
-    fn sold(&mut self) -> BoxFuture<'_, Result<u32>> {
-        let count = self.0.query_row("SELECT count(*) FROM orders", [], |row| row.get(0));
-        ready(count.map_err(Into::into)).boxed()
+    async fn sold(&mut self) -> Result<u32> {
+        Ok(self.0.query_row("SELECT count(*) FROM orders", [], |row| row.get(0))?)
     }
 
     /// Its folder is removed as a whole.
-    fn close(&mut self) -> BoxFuture<'_, Result<()>> {
-        ready(Ok(())).boxed()
+    async fn close(&mut self) -> Result<()> {
+        Ok(())
     }
 }
