@@ -28,8 +28,8 @@ impl Options {
         self
     }
 
-    /// Makes [`Node::shift_clock`](crate::Node::shift_clock) work: Redis, PostgreSQL and ZooKeeper
-    /// only, since Go programs do not ask libc for the time. Needs a C compiler.
+    /// Makes [`Node::shift_clock`](crate::Node::shift_clock) work: not with etcd and Consul, since
+    /// Go programs do not ask libc for the time. Needs a C compiler.
     #[must_use]
     pub fn clock(mut self) -> Self {
         self.clock = true;

@@ -45,7 +45,7 @@ pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
         .filter_map(|(kind, file)| Some(format!("--ssl-{kind}={}", site.options.tls_file(file)?)))
         .collect();
     options.extend(files.iter().map(String::as_str));
-    let node = site.node("n1", vec![port], argv(program.argv(None), &options))?;
+    let node = site.node("n1", vec![port], argv(program.argv(site.preload()), &options))?;
     node.wait_answer(START_LONGEST)?;
     Ok(vec![node])
 }

@@ -101,7 +101,7 @@ impl<'a> Site<'a> {
     pub(crate) fn new(topology: Topology, options: &'a Options, dir: &'a Path) -> Result<Self> {
         let shim = match topology.server() {
             _ if !options.clock => None,
-            "postgres" | "redis" | "zookeeper" => Some(clock::shim()?),
+            "mariadb" | "postgres" | "redis" | "zookeeper" => Some(clock::shim()?),
             server => {
                 let reason = "its clock cannot be shifted: it does not ask libc for the time";
                 return Err(Error::failed(format!("start {server}"), reason));

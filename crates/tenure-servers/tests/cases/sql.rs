@@ -19,6 +19,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(Topology::Postgres, "a shifted clock is its clock", options().clock(), shifted),
         trial(Topology::Mariadb, "fast survives kill", options(), mariadb),
         trial(Topology::Mariadb, "durable survives kill", durable(), mariadb),
+        trial(
+            Topology::Mariadb,
+            "a shifted clock is its clock",
+            options().clock(),
+            shifted_mariadb,
+        ),
     ]
 }
 
@@ -62,7 +68,17 @@ fn shifted(cluster: &Cluster) -> Done {
     let mut session = Postgres::connect(node.port())?;
     node.shift_clock(-7_200_000)?;
     // A session that was there before sees it too.
-    let answer = session.query("select extract(epoch from clock_timestamp())::bigint")?;
+    two_hours_ago(&session.query("select extract(epoch from clock_timestamp())::bigint")?)
+}
+
+fn shifted_mariadb(cluster: &Cluster) -> Done {
+    let node = cluster.node();
+    let mut session = Mysql::connect(node.port())?;
+    node.shift_clock(-7_200_000)?;
+    two_hours_ago(&session.query("select unix_timestamp(sysdate())")?)
+}
+
+fn two_hours_ago(answer: &[String]) -> Done {
     let server: u64 = answer[0].parse()?;
     let real = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     assert!((7195..=7300).contains(&(real - server)), "{server} is not 2 h before {real}");
