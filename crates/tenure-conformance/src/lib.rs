@@ -9,6 +9,7 @@
 pub mod bench;
 pub mod cases;
 pub mod certificates;
+pub mod clock;
 pub mod fault;
 pub mod fixtures;
 pub mod java;

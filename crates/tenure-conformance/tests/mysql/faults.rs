@@ -6,9 +6,9 @@ use anyhow::{Context, Result, ensure};
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::backends::Mysql;
 use tenure::{Attempt, Key, LostReason};
-use tenure_conformance::bench::soon;
+use tenure_conformance::bench::{SOON, soon, until, until_waiters};
 use tenure_conformance::load::{Harm, Load};
-use tenure_conformance::server_cases;
+use tenure_conformance::{clock, server_cases};
 use tenure_servers::{Cluster, Direction};
 use tokio::time::Instant;
 
@@ -20,8 +20,10 @@ server_cases! {
     a_row_lock_is_lost_soon_with_its_connection Mariadb;
     a_killed_server_neither_doubles_nor_forgets_a_grant Mariadb;
     a_lost_answer_to_a_take_or_release_leaves_nothing_behind Mariadb;
+    a_statement_that_fails_in_the_middle_of_a_packet_is_repeated Mariadb;
     a_request_that_was_held_up_cannot_take_after_its_withdrawal Mariadb;
     asking_again_is_no_grant_when_the_connection_is_gone Mariadb;
+    a_clock_that_is_set_costs_neither_tokens_nor_waiters Mariadb |options| options.clock();
     other_isolation_levels_and_zones_agree Mariadb;
 }
 
@@ -119,6 +121,39 @@ async fn a_lost_answer_to_a_take_or_release_leaves_nothing_behind(cluster: &Clus
     Ok(())
 }
 
+/// Somebody keeps the row of the key locked for longer than a statement waits for it. Whoever knows
+/// that others wait gives back in a transaction, whose second statement fails then.
+async fn a_statement_that_fails_in_the_middle_of_a_packet_is_repeated(
+    cluster: &Cluster,
+) -> Result<()> {
+    let lock = client(cluster, "").await?.lock("k").ttl(Duration::from_secs(30));
+    let guard = take(&lock).await?;
+    let mut waiters = Vec::new();
+    for count in 1..=2 {
+        waiters.push(tokio::spawn(client(cluster, "").await?.lock("k").acquire()));
+        until_waiters(&lock, count).await?;
+    }
+    guard.release().await?;
+    let guard = soon("the first waiter's grant", waiters.remove(0)).await???;
+
+    let (mut stranger, mut watcher) = (admin(cluster)?, admin(cluster)?);
+    stranger.query("START TRANSACTION")?;
+    stranger.query("SELECT k FROM tenure_lease FOR UPDATE")?;
+    let count = "SELECT variable_value FROM information_schema.global_status \
+                 WHERE variable_name='INNODB_ROW_LOCK_WAITS'";
+    let before: u64 = watcher.query(count)?[0].parse()?;
+    let release = tokio::spawn(guard.release());
+    let mut tried_twice = || {
+        let waits = watcher.query(count)?[0].parse::<u64>()? - before;
+        anyhow::Ok((release.is_finished() || waits >= 2).then_some(()))
+    };
+    until(SOON, "a second try", || std::future::ready(tried_twice())).await?;
+    stranger.query("COMMIT")?;
+    soon("release", release).await???;
+    soon("the second waiter's grant", waiters.remove(0)).await???.release().await?;
+    Ok(())
+}
+
 async fn a_request_that_was_held_up_cannot_take_after_its_withdrawal(
     cluster: &Cluster,
 ) -> Result<()> {
@@ -154,6 +189,14 @@ async fn asking_again_is_no_grant_when_the_connection_is_gone(cluster: &Cluster)
         let granted = matches!(again.await, Ok(Ok(Attempt::Granted(_))));
         ensure!(!granted, "{mode}: granted on a connection that is gone");
         link.heal();
+    }
+    Ok(())
+}
+
+async fn a_clock_that_is_set_costs_neither_tokens_nor_waiters(cluster: &Cluster) -> Result<()> {
+    for mode in ["lease", "session", "row"] {
+        let url = format!("{}?mode={mode}", cluster.url());
+        clock::set(cluster, &url, mode != "lease").await.context(mode)?;
     }
     Ok(())
 }

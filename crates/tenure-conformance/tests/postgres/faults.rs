@@ -2,16 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::backends::Postgres;
 use tenure::{Attempt, ErrorKind, FencingToken, LostReason};
 use tenure_conformance::bench::{soon, take, until_waiters};
-use tenure_servers::Direction;
+use tenure_conformance::clock;
+use tenure_servers::{Direction, Options, Topology};
 
 use crate::{cases, claim, connect, own_server, server, sql, unique, until_answered};
 
 cases! {
+    a_clock_that_is_set_costs_neither_tokens_nor_waiters,
     asking_again_is_no_grant_when_the_session_is_gone,
     a_late_request_takes_nothing_after_its_withdrawal,
     a_lost_answer_costs_no_lock_and_no_token,
@@ -20,6 +22,15 @@ cases! {
     a_terminated_transaction_is_a_lost_lock_at_once,
     a_terminated_listener_is_replaced_and_the_waiter_served,
     an_eviction_from_a_session_spares_its_other_locks,
+}
+
+async fn a_clock_that_is_set_costs_neither_tokens_nor_waiters() -> Result<()> {
+    let cluster = tenure_servers::start(Topology::Postgres, &Options::default().clock())?;
+    for mode in ["lease", "session", "row"] {
+        let url = format!("{}?mode={mode}", cluster.url());
+        clock::set(&cluster, &url, mode != "lease").await.context(mode)?;
+    }
+    Ok(())
 }
 
 async fn a_late_request_takes_nothing_after_its_withdrawal() -> Result<()> {

@@ -40,13 +40,16 @@ impl Book {
         Book { lease, waiter, ends_with_home: kind != Kind::Lease }
     }
 
-    /// Whether the record or place in this table is over.
+    /// Whether the record or place in this table is over. What was given back stays so when the
+    /// clock is set back.
     fn over(&self, table: &str) -> String {
+        let ended = format!("{table}.owner='' OR {table}.until<={NOW}");
         match self.ends_with_home {
-            false => format!("{table}.until<={NOW}"),
-            true => format!(
-                "({table}.until<={NOW} OR IS_USED_LOCK(CONCAT('tenure:',{table}.home)) IS NULL)"
-            ),
+            false => format!("({ended})"),
+            true => {
+                let home = format!("IS_USED_LOCK(CONCAT('tenure:',{table}.home))");
+                format!("({ended} OR {home} IS NULL)")
+            }
         }
     }
 

@@ -266,6 +266,8 @@ async fn run(conn: &mut Conn, sql: &str) -> mysql_async::Result<Answer> {
             answer.sets.push(rows);
         }
         if result.is_empty() {
+            // If a statement has failed, that is kept for whoever asks next.
+            result.drop_result().await?;
             return Ok(answer);
         }
     }

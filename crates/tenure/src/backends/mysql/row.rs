@@ -79,8 +79,7 @@ impl Rows {
             desk.holds.get(key).filter(|hold| hold.owner == owner).cloned()
         };
         let Some(hold) = hold else { return };
-        let sql = format!("COMMIT;SET SESSION wait_timeout={NO_LOCKS}");
-        let confirmed = hold.link.ask_once(sql, lease::limit(ttl)).await.is_ok();
+        let confirmed = hold.link.ask_once(end_sql(), lease::limit(ttl)).await.is_ok();
         let mut desk = self.desk();
         if desk.holds.get(key).is_some_and(|hold| hold.owner == owner) {
             desk.holds.remove(key);
@@ -88,6 +87,18 @@ impl Rows {
             if confirmed {
                 desk.idle.push(hold.link);
             }
+        }
+    }
+
+    /// Ends the transaction of a claim that is lost, and does not wait for it: its holder has to
+    /// know before anybody else can have the row.
+    fn let_go(&self, claim: &Claim) {
+        let mut desk = self.desk();
+        if desk.holds.get(&claim.key).is_some_and(|hold| hold.owner == claim.owner)
+            && let Some(hold) = desk.holds.remove(&claim.key)
+        {
+            hold.link.post(end_sql());
+            desk.idle.push(hold.link);
         }
     }
 
@@ -121,7 +132,7 @@ impl Rows {
                 Err(doubt) => Err(doubt),
             };
             if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost) {
-                self.end(&claim.key, claim.owner, claim.ttl).await;
+                self.let_go(claim);
                 lease.forget(claim.owner);
             }
             answers.push(answer);
@@ -183,6 +194,11 @@ impl std::fmt::Debug for Rows {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} row locks", self.desk().holds.len())
     }
+}
+
+/// Ends a transaction, and lets its connection be idle for longer than a lease.
+fn end_sql() -> String {
+    format!("COMMIT;SET SESSION wait_timeout={NO_LOCKS}")
 }
 
 fn all_in_use(most: usize) -> Error {

@@ -1,0 +1,65 @@
+//! What has to hold when somebody sets the clock of a database. The servers are started with
+//! `Options::clock`.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tenure::{Attempt, Lease, Lock};
+use tenure_servers::Cluster;
+
+use crate::bench::{soon, take, until_waiters};
+
+/// Sets the clock forward and back, between grants and under a holder and a waiter. `native` if a
+/// lock of the database itself excludes: then nobody gets it before its holder knows that it is
+/// lost.
+///
+/// # Errors
+///
+/// Tokens do not grow, a waiter is forgotten, what was given back is not free, or two hold a native
+/// lock.
+pub async fn set(cluster: &Cluster, url: &str, native: bool) -> Result<()> {
+    let node = cluster.node();
+    let (one, two) = (tenure::connect(url).await?, tenure::connect(url).await?);
+    let (one, two) = (one.lock("k").ttl(TTL), two.lock("k").ttl(TTL));
+    let mut last = None;
+    for (before, under) in [(0, HOUR), (-HOUR, 0), (HOUR, -HOUR), (0, 2 * HOUR), (0, 0)] {
+        node.shift_clock(before)?;
+        let guard = take(&one).await?;
+        ensure!(Some(guard.token()) > last, "{} after {last:?}", guard.token());
+        last = Some(guard.token());
+        let holder = guard.lease().clone();
+        let waiter = two.acquire();
+        let waiter = tokio::spawn(async move { waiter.await.map(|next| (next, is_over(&holder))) });
+        until_waiters(&one, 1).await?;
+        node.shift_clock(under)?;
+        ensure!(!native || excludes(&two, guard.lease()).await?, "two hold, {under} ms off");
+        // It may be told that its lease was over by the server's clock.
+        drop(soon("release", guard.release()).await?);
+        let (next, alone) = soon("the waiter's grant", waiter).await???;
+        ensure!(!native || alone, "two hold, {under} ms off");
+        ensure!(Some(next.token()) > last, "{} after {last:?}", next.token());
+        last = Some(next.token());
+        next.release().await?;
+    }
+    node.shift_clock(0)?;
+    Ok(())
+}
+
+/// Asks some times: whether nobody gets the lock before its holder knows.
+async fn excludes(lock: &Lock, holder: &Lease) -> Result<bool> {
+    for _ in 0..10 {
+        let attempt = soon("try_acquire", lock.try_acquire()).await??;
+        if matches!(attempt, Attempt::Granted(_)) && !is_over(holder) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn is_over(lease: &Lease) -> bool {
+    lease.check().is_err()
+}
+
+const HOUR: i64 = 3_600_000;
+/// A waiter whose place a jump has ended asks again after a third of it.
+const TTL: Duration = Duration::from_secs(6);
