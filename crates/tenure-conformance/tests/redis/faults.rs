@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use tenure::{ErrorKind, Event};
 use tenure_conformance::bench::{SOON, soon, until, until_waiters, within};
-use tenure_conformance::server_cases;
+use tenure_conformance::{clock, server_cases};
 use tenure_servers::{Cluster, Durability};
 
 use crate::mute::Mute;
@@ -23,7 +23,7 @@ server_cases! {
     a_request_that_comes_after_its_withdrawal_is_refused Redis;
     without_permission_to_subscribe_waiters_poll Redis;
     a_token_grows_across_flushall Redis;
-    a_token_grows_when_the_clock_is_set_back Redis |options| options.clock();
+    a_clock_that_is_set_costs_neither_tokens_nor_waiters Redis |options| options.clock();
     a_full_server_refuses_grants_and_nothing_else Redis;
     a_server_that_forgets_loses_the_lock_and_says_so Redis |o| o.durability(Durability::Memory);
 }
@@ -250,19 +250,8 @@ async fn a_token_grows_across_flushall(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn a_token_grows_when_the_clock_is_set_back(cluster: &Cluster) -> Result<()> {
-    let client = connect(cluster, "").await?;
-    let mut last = None;
-    for offset in [0, -3_600_000, 3_600_000, 0] {
-        cluster.node().shift_clock(offset)?;
-        for _ in 0..2 {
-            let guard = take(&client, "k", LONG).await?;
-            ensure!(Some(guard.token()) > last, "{:?} came after {last:?}", guard.token());
-            last = Some(guard.token());
-            guard.release().await?;
-        }
-    }
-    Ok(())
+async fn a_clock_that_is_set_costs_neither_tokens_nor_waiters(cluster: &Cluster) -> Result<()> {
+    clock::set(cluster, &cluster.url(), false).await
 }
 
 async fn a_full_server_refuses_grants_and_nothing_else(cluster: &Cluster) -> Result<()> {

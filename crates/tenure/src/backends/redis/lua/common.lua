@@ -29,8 +29,10 @@ local function tell(owner, word, place, token, wait)
   publish(inbox .. client, table.concat({ number, word, place, token, whole(wait) }, ' '))
 end
 
-local function remember(lease)
-  redis.call('PEXPIRE', state, math.max(memory, 2 * lease))
+-- A clock that was set back has to pass the token before it is forgotten, or tokens would go back.
+local function remember(lease, token)
+  local ahead = math.max(0, math.ceil((token or 0) / 1000) - now_ms)
+  redis.call('PEXPIRE', state, whole(math.max(memory, 2 * lease) + ahead))
 end
 
 -- The next token: the clock in µs, or one more than the last where the clock is not ahead of it.
@@ -40,12 +42,12 @@ end
 
 -- The lock must be free.
 local function grant(owner, lease, note, row, stored)
-  local token = whole(next_token(stored))
+  local token = next_token(stored)
   put(name, owner, lease)
-  redis.call('HSET', state, 'token', token, 'owner', owner, 'note', note, 'since', whole(now_ms),
-    'row', row)
-  remember(lease)
-  return token
+  redis.call('HSET', state, 'token', whole(token), 'owner', owner, 'note', note,
+    'since', whole(now_ms), 'row', row)
+  remember(lease, token)
+  return whole(token)
 end
 
 local function leave(owner)
@@ -84,7 +86,7 @@ local function serve(row, stored)
   end
   if row_max > 0 and row >= row_max and publish(free_channel, '0') > 0 then
     redis.call('HSET', state, 'row', 0, 'window', whole(now_ms + grace))
-    if redis.call('PTTL', state) < memory then remember(0) end
+    if redis.call('PTTL', state) < memory then remember(0, stored) end
     return tell(owner, 'l', place, '0', grace)
   end
   leave(owner)

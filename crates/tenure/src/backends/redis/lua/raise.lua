@@ -5,7 +5,10 @@ local stored = tonumber(redis.call('HGET', KEYS[2], 'token') or nil)
 if not stored or stored < tonumber(ARGV[2]) then
   redis.call('HSET', KEYS[2], 'token', ARGV[2], 'owner', ARGV[1])
 end
-if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[3]) then
-  redis.call('PEXPIRE', KEYS[2], ARGV[3])
+-- This node's clock has to pass the token before it is forgotten, or tokens would go back.
+local ahead = math.max(0, math.ceil(tonumber(ARGV[2]) / 1000) - redis.call('TIME')[1] * 1000)
+local memory = tonumber(ARGV[3]) + ahead
+if redis.call('PTTL', KEYS[2]) < memory then
+  redis.call('PEXPIRE', KEYS[2], string.format('%.0f', memory))
 end
 return 1

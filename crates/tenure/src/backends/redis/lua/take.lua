@@ -13,7 +13,7 @@ if holder == owner then
     token = whole(next_token(stored))
     redis.call('HSET', state, 'token', token, 'owner', owner, 'note', note, 'since', whole(now_ms))
   end
-  remember(ttl)
+  remember(ttl, tonumber(token))
   return { 1, token, ttl }
 end
 
@@ -41,7 +41,7 @@ if lease > 0 then
     place = whole(math.max(now_us, (tonumber(known[2] or 0) or 0) + 1))
     redis.call('ZADD', queue, place, owner)
     redis.call('HSET', state, 'place', place)
-    if redis.call('PTTL', state) < memory then remember(0) end
+    if redis.call('PTTL', state) < memory then remember(0, tonumber(known[1] or nil)) end
   end
   redis.call('HSET', places, owner, whole(now_ms + lease) .. ' ' .. whole(lease) .. ' ' .. note)
   if redis.call('PTTL', queue) < lease then
