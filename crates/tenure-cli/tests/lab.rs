@@ -55,6 +55,13 @@ fn what_cannot_happen_or_does_not_exist_is_told() {
         assert_eq!(code(&output), 64, "{output:?}");
         assert!(text(&output.stderr).contains("known: "), "{output:?}");
     }
+    for wrong in [["--times", "0"], ["--times", "x"], ["--lease", "5ms"], ["--lease", "soon"]] {
+        let args = ["lab", "run", "pause", "--lock", "sqlite"].into_iter().chain(wrong);
+        let output = output(&mut tenure(args));
+        assert_eq!(code(&output), 64, "{output:?}");
+        assert!(text(&output.stderr).contains(wrong[0]), "{output:?}");
+    }
+    assert_eq!(code(&output(&mut tenure(["lab", "matrix", "--jobs", "0"]))), 64);
 }
 
 #[test]

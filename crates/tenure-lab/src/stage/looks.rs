@@ -118,11 +118,16 @@ impl Stage<'_> {
 
     /// Whether an ask was refused for its name.
     pub(crate) fn said_invalid(&self, hold: u64) -> bool {
-        let why = self.recorder.last(|event| match &event.what {
+        let why = self.why_refused(hold);
+        why.is_some_and(|why| !why.contains("held by") && !why.contains("somebody else"))
+    }
+
+    /// Why an ask was refused, if it was.
+    pub(crate) fn why_refused(&self, hold: u64) -> Option<String> {
+        self.recorder.last(|event| match &event.what {
             What::Refused { hold: of, why } if *of == hold => Some(why.clone()),
             _ => None,
-        });
-        why.is_some_and(|why| !why.contains("held by") && !why.contains("somebody else"))
+        })
     }
 
     /// Waits until one of these asks is granted: which one.

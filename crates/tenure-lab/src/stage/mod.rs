@@ -262,7 +262,12 @@ impl<'a> Stage<'a> {
     pub(crate) fn expect_grant(&mut self, name: &str) -> Result<()> {
         match self.answer(name)? {
             Answer::Granted { .. } => Ok(()),
-            other => bail!("{name} should have got the lock: {other:?}"),
+            Answer::Refused => {
+                let hold = self.actor(name)?.hold;
+                let why = self.why_refused(hold).unwrap_or_default();
+                bail!("{name} did not get the lock: {why}")
+            }
+            Answer::Unanswered => bail!("{name} did not get the lock: no answer"),
         }
     }
 

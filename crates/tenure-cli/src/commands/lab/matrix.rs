@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use clap::value_parser;
 use tenure_lab::matrix::{Matrix as Table, Round};
 use tenure_lab::run::{self, Played, Rigs};
 use tenure_lab::scenarios::{SCENARIOS, Scenario};
@@ -31,13 +32,15 @@ pub(crate) struct Matrix {
     scenarios: Vec<String>,
 
     /// Play each cell this often; it counts as expected if all are
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(value_parser = value_parser!(u32).range(1..))]
     times: u32,
 
     /// Play so many cells at once, each with servers of its own; more than the machine can carry
     /// make verdicts differ
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    jobs: usize,
+    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(value_parser = value_parser!(u16).range(1..))]
+    jobs: u16,
 
     /// Keep the history of every run that is not as expected in this folder, rather than in one of
     /// its own among the temporary files
@@ -56,13 +59,12 @@ pub(crate) struct Matrix {
 pub(super) fn run(args: &Matrix) -> Result<u8, Failure> {
     let locks = chosen(&args.locks, LOCKS, Lock::named)?;
     let scenarios = chosen(&args.scenarios, SCENARIOS, Scenario::named)?;
-    let times = args.times.max(1);
     let table = Table::new(&scenarios, &locks);
     let show = Show {
-        total: table.size() * times as usize,
+        total: table.size() * args.times as usize,
         table: Mutex::new(table),
         // Lock by lock, so that servers are started once and ended before the next kind.
-        rounds: Mutex::new(locks.iter().flat_map(|lock| (0..times).map(|_| *lock)).collect()),
+        rounds: Mutex::new(locks.iter().flat_map(|lock| (0..args.times).map(|_| *lock)).collect()),
         scenarios,
         program: program()?,
         folder: args.histories.clone().unwrap_or_else(|| {
@@ -71,7 +73,7 @@ pub(super) fn run(args: &Matrix) -> Result<u8, Failure> {
         start: Instant::now(),
     };
     std::thread::scope(|scope| {
-        for _ in 0..args.jobs.max(1) {
+        for _ in 0..args.jobs {
             scope.spawn(|| show.play());
         }
     });

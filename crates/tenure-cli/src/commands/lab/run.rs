@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{ValueEnum, value_parser};
 use tenure_lab::check::Report;
 use tenure_lab::history::Register;
 use tenure_lab::picture;
@@ -36,12 +36,13 @@ pub(crate) struct Run {
     fence: Option<Fence>,
 
     /// Play it this often; the worst outcome counts
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(value_parser = value_parser!(u32).range(1..))]
     times: u32,
 
     /// The lease that clients ask for, rather than the lock's usual one; short ones make many runs
     /// go by faster
-    #[arg(long, value_name = "DUR", value_parser = tenure::duration)]
+    #[arg(long, value_name = "DUR", value_parser = lease)]
     lease: Option<Duration>,
 
     /// Write what happened to this file, as lines of JSON, for `tenure lab replay`
@@ -55,6 +56,14 @@ pub(crate) struct Run {
     /// Write the verdict and all that the checkers found to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    let lease = tenure::duration(text).map_err(|error| error.to_string())?;
+    match lease < Duration::from_millis(100) {
+        true => Err("below 100ms a run shows the speed of the machine, not the lock".to_owned()),
+        false => Ok(lease),
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -73,7 +82,7 @@ pub(super) fn run(args: &Run) -> Result<u8, Failure> {
     let lock = Lock::named(&args.lock).map_err(|error| unknown(&error))?;
     let (program, mut rigs) = (program()?, Rigs::default().with_lease(args.lease));
     let mut worst = Outcome::AsExpected;
-    for _ in 0..args.times.max(1) {
+    for _ in 0..args.times {
         let played = run::play(scenario, lock, &mut rigs, &program);
         let played = played.map_err(|error| failed("the run went wrong", &error))?;
         tell(args, &played)?;
