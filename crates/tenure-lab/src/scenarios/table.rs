@@ -63,7 +63,7 @@ session-killed  U! U! U! U! U  U  U  U!  U  U  U  U   U  U  U   U  U   U  U   U 
 failover        U! U! U! U! U! U! U! – – U T|T+ – – – – – – – – – –
 failover-slow   U! U! U! U! U! U! U! – – U ✔|T|T+ – – – – – – – – – –
 amnesia         U! U! U! U! U! U! U! U!  –  U  –  U   ✔  U  U   ✔  U   ✔  ✔   ✔  –
-clock-forward   U! ✔  U! U! U  U  U  U!  –  U  –  U   U  ✔  ✔   U  ✔|U ✔  ✔   –  –
+clock-forward   U! ✔  U! U! U  U  U  U!  –  U  –  U   U  ✔  ✔   U  ✔   ✔  ✔   –  –
 clock-back      T+ T  T+ T+ T+ T+ T+ T+  –  T+ –  T+  T+ ✔  ✔   T+ ✔   T  T   –  –
 client-clocks   ✔  U! ✔  ✔  ✔  ✔  ✔  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
 leader-lost     – – – – – – – – – – – – – – – – – T|T+ T|T+ T|T+ T|T+

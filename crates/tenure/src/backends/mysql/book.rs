@@ -21,13 +21,15 @@ const NOW: &str = "UTC_TIMESTAMP(6)";
 /// The id of the connection that runs the statement: a variable that it was given when it was made.
 pub(super) const HOME: &str = "@tenure_home";
 
+/// How the id of a connection begins that is there for a row lock and nothing else.
+pub(super) const ROW_HOME: &str = "row-";
+
 /// The statements of one mode.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Book {
     pub(super) lease: &'static str,
     pub(super) waiter: &'static str,
-    /// Whether a record ends with the connection that its home names.
-    ends_with_home: bool,
+    kind: Kind,
 }
 
 impl Book {
@@ -37,19 +39,40 @@ impl Book {
             Kind::Session => ("tenure_session", "tenure_session_waiter"),
             Kind::Row => ("tenure_row", "tenure_row_waiter"),
         };
-        Book { lease, waiter, ends_with_home: kind != Kind::Lease }
+        Book { lease, waiter, kind }
     }
 
-    /// Whether the record or place in this table is over. What was given back stays so when the
-    /// clock is set back.
+    /// Whether the record in this table is over. What was given back stays so when the clock is set
+    /// back; what has the server's own lock is kept when the clock is set forward.
     fn over(&self, table: &str) -> String {
-        let ended = format!("{table}.owner='' OR {table}.until<={NOW}");
-        match self.ends_with_home {
-            false => format!("({ended})"),
-            true => {
-                let home = format!("IS_USED_LOCK(CONCAT('tenure:',{table}.home))");
-                format!("({ended} OR {home} IS NULL)")
+        let late = late(table);
+        let native = match self.kind {
+            Kind::Lease => return format!("({table}.owner='' OR {late})"),
+            Kind::Session => {
+                let name = native_name(&format!("{table}.k"));
+                format!("IS_USED_LOCK({name})<=>{}", home(table))
             }
+            Kind::Row => format!("{table}.home LIKE '{ROW_HOME}%'"),
+        };
+        let gone = self.gone(table);
+        format!("({gone} OR ({late} AND NOT ({native})))")
+    }
+
+    /// The same of a record whose claim may have given up the server's own lock just now.
+    fn gone(&self, table: &str) -> String {
+        match self.kind {
+            Kind::Lease => self.over(table),
+            Kind::Session | Kind::Row => {
+                format!("({table}.owner='' OR {} IS NULL)", home(table))
+            }
+        }
+    }
+
+    /// Whether the place in this table is over.
+    fn place_over(&self, table: &str) -> String {
+        match self.kind {
+            Kind::Lease => late(table),
+            Kind::Session | Kind::Row => format!("({} OR {} IS NULL)", late(table), home(table)),
         }
     }
 
@@ -68,7 +91,7 @@ impl Book {
     /// Takes a key that may be new, ours, or over, unless somebody waits for it.
     pub(super) fn take(&self, claim: &Claim, bell: &str) -> String {
         let (lease, waiter) = (self.lease, self.waiter);
-        let (over, h_over, w_over) = (self.over(lease), self.over("h"), self.over("w"));
+        let (over, h_over, w_over) = (self.over(lease), self.over("h"), self.place_over("w"));
         let Literals { key, owner, until, note } = Literals::of(claim);
         // Assignments run from left to right: those after `owner` see the new one.
         format!(
@@ -97,7 +120,7 @@ impl Book {
         format!(
             "{queue}DELETE FROM {waiter} WHERE k={key} AND {over};{hand}{state};COMMIT",
             queue = self.queue_up(claim, bell),
-            over = self.over(waiter),
+            over = self.place_over(waiter),
             hand = self.hand_over(&key),
             state = self.state(claim, "@tenure_handed"),
         )
@@ -131,23 +154,23 @@ impl Book {
 
     /// Gives back what nobody waits for: one row changed means that it was held until now.
     pub(super) fn release_alone(&self, claim: &Claim) -> String {
-        let (lease, over) = (self.lease, self.over(self.lease));
+        let (lease, gone) = (self.lease, self.gone(self.lease));
         let Literals { key, owner, .. } = Literals::of(claim);
         format!(
             "UPDATE {lease} SET owner='',until={NOW} \
-             WHERE k={key} AND owner={owner} AND NOT {over} AND queued=0"
+             WHERE k={key} AND owner={owner} AND NOT {gone} AND queued=0"
         )
     }
 
     /// Gives back or withdraws, and gives the lock to the next. The first set says whether it was
     /// held until now.
     pub(super) fn release(&self, claim: &Claim) -> String {
-        let (lease, waiter, over) = (self.lease, self.waiter, self.over(self.lease));
-        let w_over = self.over(waiter);
+        let (lease, waiter, gone) = (self.lease, self.waiter, self.gone(self.lease));
+        let w_over = self.place_over(waiter);
         let Literals { key, owner, .. } = Literals::of(claim);
         format!(
             "START TRANSACTION;\
-             SELECT owner={owner} AND NOT {over} FROM {lease} WHERE k={key} FOR UPDATE;\
+             SELECT owner={owner} AND NOT {gone} FROM {lease} WHERE k={key} FOR UPDATE;\
              UPDATE {lease} SET owner='',until={NOW} WHERE k={key} AND owner={owner};\
              DELETE FROM {waiter} WHERE k={key} AND (owner={owner} OR {w_over});\
              {hand}{state};COMMIT",
@@ -159,7 +182,7 @@ impl Book {
     /// Ends exactly this grant. The first set tells of the grant that ended, if it was there.
     pub(super) fn evict(&self, key: &Key, token: FencingToken) -> String {
         let (lease, waiter, over) = (self.lease, self.waiter, self.over(self.lease));
-        let (w_over, key, token) = (self.over(waiter), hex(key.as_str()), token.get());
+        let (w_over, key, token) = (self.place_over(waiter), hex(key.as_str()), token.get());
         format!(
             "START TRANSACTION;\
              SELECT owner,IS_USED_LOCK(CONCAT('tenure:bell:',bell)) FROM {lease} \
@@ -253,7 +276,7 @@ impl Book {
     /// The holders, then the waiters in order.
     pub(super) fn list(&self, scope: Scope<'_>) -> String {
         let (lease, waiter) = (self.lease, self.waiter);
-        let (over, w_over, range) = (self.over(lease), self.over(waiter), range(scope));
+        let (over, w_over, range) = (self.over(lease), self.place_over(waiter), range(scope));
         format!(
             "SELECT k,token,TIMESTAMPDIFF(MICROSECOND,{NOW},until),\
              TIMESTAMPDIFF(MICROSECOND,since,{NOW}),note FROM {lease} \
@@ -285,6 +308,16 @@ impl Book {
         let (lease, skip) = (self.lease, batch - 1);
         format!("SELECT k FROM {lease} WHERE k>{after} ORDER BY k LIMIT 1 OFFSET {skip}")
     }
+}
+
+/// Whether the time of a record or place has passed.
+fn late(table: &str) -> String {
+    format!("{table}.until<={NOW}")
+}
+
+/// The connection that a record or place ends with, if it lives.
+fn home(table: &str) -> String {
+    format!("IS_USED_LOCK(CONCAT('tenure:',{table}.home))")
 }
 
 /// What a claim puts into statements. Everything a user chose is a hexadecimal literal: no quoting
@@ -321,6 +354,14 @@ fn range(scope: Scope<'_>) -> String {
             format!("k>={} AND k<{}", hex(prefix), hex(end))
         }
     }
+}
+
+/// The name of the named lock of a key, as an expression: 47 characters in lower case, which both
+/// servers compare alike. Two keys with one name would only exclude each other. The server keeps
+/// names for all databases together; ours differ by database.
+pub(super) fn native_name(key: &str) -> String {
+    // In hexadecimal, because a key joined to text would have to be text of the same kind.
+    format!("CONCAT('tenure:',LEFT(SHA2(CONCAT(HEX(DATABASE()),'/',HEX({key})),256),40))")
 }
 
 pub(super) fn hex(bytes: impl AsRef<[u8]>) -> String {

@@ -67,6 +67,8 @@ pub(super) struct Recipe {
     pub(super) opts: Opts,
     /// Whether locks hang on the connection itself: then a pooler in between is refused.
     pub(super) own: bool,
+    /// How the ids of its connections begin.
+    pub(super) home: &'static str,
 }
 
 impl Link {
@@ -218,7 +220,8 @@ impl Keeper {
 pub(super) async fn open(recipe: &Recipe) -> Result<Open> {
     let mut conn =
         Conn::new(recipe.opts.clone()).await.map_err(|error| fault::at(&recipe.opts, error))?;
-    let home: Arc<str> = Uuid::new_v4().simple().to_string().into();
+    let home = Uuid::new_v4().simple().to_string();
+    let home: Arc<str> = format!("{}{}", recipe.home, &home[recipe.home.len()..]).into();
     let name = lock_name(&home);
     let take = format!("SET @tenure_home='{home}';SELECT GET_LOCK('{name}',0),CONNECTION_ID()");
     let setup = format!("{SETUP};{take}");

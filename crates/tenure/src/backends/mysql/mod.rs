@@ -48,7 +48,8 @@ pub use schema::SCHEMA;
 pub(crate) async fn open(options: Options) -> Result<Mysql> {
     let settings = Settings::take(options)?;
     let runtime = tokio::runtime::Handle::current();
-    let recipe = Recipe { opts: settings.opts.clone(), own: settings.kind != Kind::Lease };
+    let recipe =
+        Recipe { opts: settings.opts.clone(), own: settings.kind != Kind::Lease, home: "" };
     // What hangs on a connection cannot be spread over several.
     let count = if settings.kind == Kind::Lease { settings.connections } else { 1 };
     let links = (0..count).map(|_| Link::start(recipe.clone(), &runtime)).collect();
@@ -61,7 +62,7 @@ pub(crate) async fn open(options: Options) -> Result<Mysql> {
     let native = match settings.kind {
         Kind::Lease => Native::None,
         Kind::Session => Native::Session(Session::default()),
-        Kind::Row => Native::Row(Rows::new(recipe.clone(), runtime.clone(), settings.connections)),
+        Kind::Row => Native::Row(Rows::new(&recipe, runtime.clone(), settings.connections)),
     };
     let bell = settings.bell.then_some(recipe);
     let ways = Ways { lease, bell, runtime };

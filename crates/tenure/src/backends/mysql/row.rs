@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::book::hex;
+use super::book::{ROW_HOME, hex};
 use super::lease::{self, Lease};
 use super::link::{Answer, Link, Recipe};
 use super::session::{NO_LOCKS, whole_seconds};
@@ -40,7 +40,8 @@ struct Hold {
 }
 
 impl Rows {
-    pub(super) fn new(recipe: Recipe, runtime: tokio::runtime::Handle, most: usize) -> Rows {
+    pub(super) fn new(recipe: &Recipe, runtime: tokio::runtime::Handle, most: usize) -> Rows {
+        let recipe = Recipe { home: ROW_HOME, ..recipe.clone() };
         Rows { recipe, runtime, most, desk: Mutex::default() }
     }
 

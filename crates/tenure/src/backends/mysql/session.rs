@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::book::hex;
+use super::book::{hex, native_name};
 use super::lease::{self, Lease, Ring};
 use super::link::Answer;
 use super::state::Seen;
@@ -190,13 +190,9 @@ impl Session {
     }
 }
 
-/// The name of a key's lock, as an expression: 47 characters in lower case, which both servers
-/// compare alike. Two keys with one name would only exclude each other. The server keeps names for
-/// all databases together; ours differ by database.
-pub(super) fn lock_name(key: &Key) -> String {
-    let key = hex(key.as_str());
-    // In hexadecimal, because a key joined to text would have to be text of the same kind.
-    format!("CONCAT('tenure:',LEFT(SHA2(CONCAT(HEX(DATABASE()),'/',HEX({key})),256),40))")
+/// The name of a key's lock, as an expression.
+fn lock_name(key: &Key) -> String {
+    native_name(&hex(key.as_str()))
 }
 
 pub(super) fn whole_seconds(ttl: Duration) -> u64 {

@@ -64,8 +64,7 @@ impl State {
             holder.held_for = Some(micros(self.held_for));
             holder.ttl_left = Some(micros(self.left));
             busy.holder = Some(Box::new(holder));
-            // When the lease ends without a release, nobody rings.
-            busy.retry_after = Some(micros(self.left) + ROUNDING);
+            busy.retry_after = Some(look_in(self.left));
         }
         busy.ahead = claim.waits.then(|| u32::try_from(self.ahead).unwrap_or(u32::MAX));
         busy
@@ -78,8 +77,8 @@ pub(super) struct Seen {
     pub(super) key: Vec<u8>,
     pub(super) owner: String,
     pub(super) token: Option<FencingToken>,
-    /// How long the lease lasts.
-    pub(super) left: Duration,
+    /// When to look again.
+    pub(super) look_in: Duration,
     pub(super) over: bool,
     pub(super) queued: u64,
 }
@@ -90,7 +89,7 @@ impl Seen {
             key: value(row, 0)?,
             owner: text(row, 1)?,
             token: FencingToken::new(value(row, 2)?),
-            left: micros(value(row, 3)?),
+            look_in: look_in(value(row, 3)?),
             over: value(row, 4)?,
             queued: value(row, 5)?,
         })
@@ -135,5 +134,13 @@ fn micros(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
+/// When a lock can come free without a ring: at the end of its lease; where that has passed and the
+/// server's own lock is still there, with the end of a connection.
+fn look_in(left: i64) -> Duration {
+    if left > 0 { micros(left) + ROUNDING } else { LATE }
+}
+
 /// The server compares microseconds; the first look after the end should find it over.
 const ROUNDING: Duration = Duration::from_millis(1);
+/// The pause between looks at a connection that has to end.
+const LATE: Duration = Duration::from_millis(100);

@@ -211,7 +211,7 @@ impl Waits {
             }
             let seen = seen.get(wish.key.as_str().as_bytes()).copied();
             let Some(pushed) = wish.is_true(seen, ways) else {
-                soonest = soonest.min(seen.map_or(IDLE, |seen| seen.left + ROUNDING));
+                soonest = soonest.min(seen.map_or(IDLE, |seen| seen.look_in));
                 continue;
             };
             if let Some(wish) = desk.wishes.remove(&number) {
@@ -282,5 +282,3 @@ const LOST_RING: Duration = Duration::from_millis(20);
 const BELL_MOST: Duration = Duration::from_secs(1);
 const POLL_FIRST: Duration = Duration::from_millis(10);
 const POLL_MOST: Duration = Duration::from_millis(250);
-/// The first look after the end of a lease should find it over.
-const ROUNDING: Duration = Duration::from_millis(1);
