@@ -124,8 +124,7 @@ fn a_file_that_is_no_store_is_refused_and_left_alone() {
 #[test]
 fn a_damaged_store_is_refused() {
     let store = Store::new();
-    let mut run = store.start(["run", "k", "--", "sh", "-c", "echo held; exec sleep 60"]);
-    run.line();
+    let mut run = store.hold("k");
     run.signal(rustix::process::Signal::TERM);
     run.code();
     let path = store.folder.path().join("locks.db");

@@ -86,8 +86,7 @@ fn ctrl_c_goes_to_the_command() {
 #[test]
 fn ctrl_c_ends_the_wait() {
     let store = Store::new();
-    let holder = store.start(["run", "k", "--", "sh", "-c", "echo held; exec sleep 60"]);
-    holder.line();
+    let holder = store.hold("k");
     let mut terminal = Terminal::start(&mut store.tenure(["run", "k", "--", "true"]));
     let talk = terminal.expect("waiting for `k`, held by sh on ");
     terminal.expect(&format!("pid {}", holder.front()));
@@ -100,8 +99,7 @@ fn ctrl_c_ends_the_wait() {
 #[test]
 fn only_a_terminal_is_told_whom_we_wait_for() {
     let store = Store::new();
-    let mut holder = store.start(["run", "k", "--", "sh", "-c", "echo held; exec sleep 60"]);
-    holder.line();
+    let mut holder = store.hold("k");
     let mut waiter = store.start(["run", "k", "--", "true"]);
     store.until_waiting("k", 1);
     holder.signal(Signal::TERM);

@@ -11,12 +11,6 @@ use rustix::process::Signal;
 use serde_json::Value;
 use support::*;
 
-fn hold(store: &Store, key: &str) -> Running {
-    let run = store.start(["run", key, "--", "sh", "-c", "echo held; exec sleep 60"]);
-    assert_eq!(run.line(), "held");
-    run
-}
-
 fn rows(store: &Store, args: &[&str]) -> Vec<Value> {
     let output = store.output(["ls", "--json"].into_iter().chain(args.iter().copied()));
     assert_eq!(code(&output), 0);
@@ -78,7 +72,7 @@ fn a_row_has_the_promised_fields() {
 #[test]
 fn ls_shows_what_starts_with_the_prefix() {
     let store = Store::new();
-    let _held = ["b/2", "a/1", "b/1"].map(|key| hold(&store, key));
+    let _held = ["b/2", "a/1", "b/1"].map(|key| store.hold(key));
     let keys = |args: &[&str]| -> Vec<String> {
         rows(&store, args).iter().map(|row| row["key"].as_str().unwrap().to_owned()).collect()
     };
@@ -100,7 +94,7 @@ fn show_answers_by_its_exit_code() {
     let output = store.output(["show", "k"]);
     assert_eq!((code(&output), text(&output.stdout).as_str()), (1, "`k` is free\n"));
     assert_eq!(store.show("k"), Value::Null);
-    let _holder = hold(&store, "k");
+    let _holder = store.hold("k");
     let output = store.output(["show", "k"]);
     assert_eq!(code(&output), 0);
     let shown = text(&output.stdout);
@@ -126,7 +120,7 @@ fn a_note_cannot_act_on_the_terminal() {
 #[test]
 fn evict_ends_exactly_that_grant() {
     let store = Store::new();
-    let mut holder = hold(&store, "k");
+    let mut holder = store.hold("k");
     let token = store.token("k");
     for (wrong, reason) in [(token + 1, "token"), (token - 1, "token")] {
         let output = store.output(["evict", "k", "--token", &wrong.to_string()]);
@@ -138,7 +132,7 @@ fn evict_ends_exactly_that_grant() {
     assert_eq!(store.code(["break", "k", "--token", &token.to_string()]), 0, "the alias");
     assert_eq!(holder.code(), 76);
     assert_eq!(store.code(["evict", "k", "--token", &token.to_string()]), 1, "it is gone");
-    let _next = hold(&store, "k");
+    let _next = store.hold("k");
     assert!(store.token("k") > token);
 }
 
@@ -146,7 +140,7 @@ fn evict_ends_exactly_that_grant() {
 fn wait_returns_when_the_lock_is_free_and_does_not_take_it() {
     let store = Store::new();
     assert_eq!(store.code(["wait", "k"]), 0);
-    let holder = hold(&store, "k");
+    let holder = store.hold("k");
     let begin = Instant::now();
     let output = store.output(["wait", "k", "--wait", "300ms"]);
     assert_eq!(code(&output), 75);

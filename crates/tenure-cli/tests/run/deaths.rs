@@ -37,8 +37,7 @@ fn killing_the_keeper_kills_the_whole_tree_and_is_76() {
 #[test]
 fn a_keeper_that_dies_while_waiting_is_a_fault() {
     let store = Store::new();
-    let holder = store.start(["run", "k", "--", "sh", "-c", "echo held; exec sleep 60"]);
-    holder.line();
+    let _holder = store.hold("k");
     let mut waiter = store.start(["run", "k", "--", "true"]);
     store.until_waiting("k", 1);
     send(waiter.keeper(), Signal::KILL);

@@ -47,10 +47,7 @@ fn a_command_whose_lock_cannot_be_renewed_is_dead_before_its_lease_ends() {
     let script = "trap 'echo asked' TERM; echo $$; while :; do sleep 0.02; done";
     let mut run = store.start(["run", "--ttl", "3s", "k", "--", "sh", "-c", script]);
     let command = run.number();
-    // Nobody can write while this transaction is open.
-    let base = rusqlite::Connection::open(store.folder.path().join("locks.db")).unwrap();
-    base.busy_timeout(LIMIT).unwrap();
-    base.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let base = blocked(&store);
     let begin = Instant::now();
     assert_eq!(run.line(), "asked");
     until_dead(command);
@@ -65,9 +62,7 @@ fn a_release_that_cannot_be_confirmed_does_not_change_the_code() {
     let script = "echo ready; exec sleep 60";
     let mut run = store.start(["run", "--ttl", "3s", "k", "--", "sh", "-c", script]);
     run.line();
-    let base = rusqlite::Connection::open(store.folder.path().join("locks.db")).unwrap();
-    base.busy_timeout(LIMIT).unwrap();
-    base.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let _base = blocked(&store);
     run.signal(Signal::TERM);
     assert_eq!(run.code(), 143);
     assert!(run.talk().contains("not confirmed"));
@@ -80,4 +75,12 @@ fn a_command_that_holds_too_long_is_ended() {
     assert_eq!(run.code(), 76);
     assert!(run.talk().contains("--max-hold"));
     assert_eq!(store.show("k"), Value::Null);
+}
+
+/// Nobody can write to the store while this transaction is open.
+fn blocked(store: &Store) -> rusqlite::Connection {
+    let base = rusqlite::Connection::open(store.folder.path().join("locks.db")).unwrap();
+    base.busy_timeout(LIMIT).unwrap();
+    base.execute_batch("BEGIN IMMEDIATE").unwrap();
+    base
 }

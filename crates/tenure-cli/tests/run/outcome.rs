@@ -99,8 +99,7 @@ fn busy_is_75_and_says_who() {
 #[test]
 fn a_waiter_gets_the_lock_when_it_is_released() {
     let store = Store::new();
-    let mut holder = store.start(["run", "k", "--", "sh", "-c", "echo held; exec sleep 60"]);
-    holder.line();
+    let mut holder = store.hold("k");
     let first = store.token("k");
     let mut waiter = store.start(["run", "k", "--", "sh", "-c", "echo $TENURE_TOKEN"]);
     store.until_waiting("k", 1);
@@ -113,8 +112,7 @@ fn a_waiter_gets_the_lock_when_it_is_released() {
 #[test]
 fn a_finished_run_leaves_no_files_behind() {
     let store = Store::new();
-    let mut holder = store.start(["run", "k", "--", "sh", "-c", "echo held; exec sleep 60"]);
-    holder.line();
+    let mut holder = store.hold("k");
     let mut waiter = store.start(["run", "k", "--", "true"]);
     store.until_waiting("k", 1);
     holder.signal(Signal::TERM);

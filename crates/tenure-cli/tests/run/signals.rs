@@ -122,8 +122,7 @@ fn a_signal_to_the_keeper_alone_changes_nothing() {
 #[test]
 fn an_interrupted_wait_gives_its_place_back() {
     let store = Store::new();
-    let holder = store.start(["run", "k", "--", "sh", "-c", "echo held; exec sleep 60"]);
-    holder.line();
+    let _holder = store.hold("k");
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::USR1, 138)] {
         let mut waiter = store.start(["run", "k", "--", "true"]);
         store.until_waiting("k", 1);

@@ -54,6 +54,13 @@ impl Store {
         Running::start(&mut self.tenure(args))
     }
 
+    /// Starts a command that holds this lock, and waits until it does.
+    pub(crate) fn hold(&self, key: &str) -> Running {
+        let run = self.start(["run", key, "--", "sh", "-c", "echo held; exec sleep 60"]);
+        assert_eq!(run.line(), "held");
+        run
+    }
+
     /// What `show --json` says: `null` if the lock is free.
     pub(crate) fn show(&self, key: &str) -> Value {
         let output = self.output(["show", "--json", key]);
