@@ -22,10 +22,27 @@ use crate::token::FencingToken;
 /// | verb | must | must not | may the core drop it? |
 /// |---|---|---|---|
 /// | `try_acquire` | answer at once; asked again by the same owner, answer the same grant or refresh its place in the queue | wait; grant to two owners; repeat or lower a token | yes; it then asks again, or releases, with `doubtful` set |
-/// | `renew` | extend only what (key, owner) still holds | create anything | yes, harmless |
+/// | `renew` | extend only the grant of `claim.token` that (key, owner) still holds; answer each claim by itself | create anything; let one claim fail for another | yes, harmless |
 /// | `release` | leave no trace of (key, owner): held, queued or unknown | touch another owner; fail because it is gone | yes, then repeated |
 /// | `until_free` | subscribe, *then look*, then wait | hold anything | freely |
 /// | `until_lost` | return when the claim may be gone | be needed for safety | freely |
+///
+/// Rules that hold in whatever order, and however late, the requests of one claim are carried out:
+///
+/// 1. A request never shortens a lease or a queue entry.
+/// 2. What the server keeps ends no earlier than the holder's own deadline, which counts from
+///    before the request; parts of a millisecond are rounded up at the server.
+/// 3. A fixed lease (`claim.fixed`) lasts its ttl from the request that was answered with it.
+/// 4. A release that failed is made good when the network heals: within two ttls the key is free,
+///    for this client too.
+/// 5. An outage longer than the ttl leaves nothing behind that keeps this client from the key.
+/// 6. Renewals do not share their fate: one that cannot be carried out delays no other beyond its
+///    own limit.
+/// 7. A request that may have been carried out is not repeated inside a backend or layer: its
+///    unknown outcome is answered as `Unavailable`, so that the core releases with `doubtful` set.
+/// 8. A pushed grant is void if a later response showed its token, or a higher one, with another.
+/// 9. A server that is demoted, read-only or out of its cluster is left: its connection is dropped,
+///    and the next request follows to the new one.
 ///
 /// In return the core makes the owner before the first byte is sent, asks again at least every
 /// third of the ttl while it waits, never asks faster than a floor after a hint, counts a lease

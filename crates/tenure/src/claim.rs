@@ -14,6 +14,7 @@ pub use self::lost::{Lost, LostReason};
 pub use self::note::Note;
 pub use self::owner::Owner;
 use crate::key::Key;
+use crate::token::FencingToken;
 
 /// A wish to hold a key: everything that a server has to know about it.
 ///
@@ -44,6 +45,12 @@ pub struct Claim {
     /// Whether a request of this claim went unanswered: then a release must also refuse a request
     /// that arrives after it.
     pub doubtful: bool,
+    /// Whether the lease is never renewed: then the grant has to last the whole ttl, also where the
+    /// server lets many claims share one lease.
+    pub fixed: bool,
+    /// The grant that a renewal is about. A renewal of another grant of the same owner, as after an
+    /// eviction that a late request of the evicted claim undid, is refused as lost.
+    pub token: Option<FencingToken>,
     /// What people may know of the holder.
     pub note: Note,
 }
@@ -51,8 +58,17 @@ pub struct Claim {
 impl Claim {
     /// An exclusive claim that does not wait.
     pub fn new(key: Key, owner: Owner, ttl: Duration) -> Claim {
-        let note = Note::default();
-        Claim { key, owner, mode: Mode::Exclusive, ttl, waits: false, doubtful: false, note }
+        Claim {
+            key,
+            owner,
+            mode: Mode::Exclusive,
+            ttl,
+            waits: false,
+            doubtful: false,
+            fixed: false,
+            token: None,
+            note: Note::default(),
+        }
     }
 }
 

@@ -142,6 +142,7 @@ impl Held {
     /// The claim as a renewal should carry it. A fixed lease is confirmed, not extended.
     pub(crate) fn renewal(&self, now: Moment, min_ttl: Duration) -> Claim {
         let mut claim = self.claim.clone();
+        claim.token = Some(self.token);
         if self.renew_every.is_none() {
             claim.ttl = self.end().since(now).max(min_ttl);
         }

@@ -266,6 +266,7 @@ impl Lock {
     fn make_ask(&self, patience: Patience) -> Result<Ask> {
         let (key, mut claim) = self.claim()?;
         claim.waits = !matches!(patience, Patience::None);
+        claim.fixed = !self.settings.renews;
         let settings = &self.settings;
         let every = settings.renew_every.unwrap_or(settings.ttl / 3);
         if settings.renews && (every.is_zero() || every >= settings.ttl) {

@@ -220,7 +220,7 @@ impl Store {
             return Attempt::Granted(self.grant(claim, now));
         };
         if holder.owner == claim.owner {
-            holder.expires = expires;
+            holder.expires = holder.expires.max(expires);
             return Attempt::Granted(Grant::new(holder.token, claim.ttl));
         }
         let mut busy = Busy::new(claim.key.clone());
@@ -250,8 +250,8 @@ impl Store {
     fn renew(&mut self, claim: &Claim, now: Instant) -> Result<Duration> {
         self.settle(&claim.key, now);
         match self.locks.get_mut(&claim.key).and_then(|lock| lock.holder.as_mut()) {
-            Some(holder) if holder.owner == claim.owner => {
-                holder.expires = now + claim.ttl;
+            Some(holder) if holder.owner == claim.owner && holder.is_grant(claim.token) => {
+                holder.expires = holder.expires.max(now + claim.ttl);
                 Ok(claim.ttl)
             }
             Some(_) => Err(Error::gone(LostReason::TakenOver)),
@@ -322,7 +322,7 @@ impl Lock {
         let mine = self.queue.iter().position(|place| place.owner == claim.owner);
         let rank = match mine {
             Some(rank) => {
-                self.queue[rank].expires = expires;
+                self.queue[rank].expires = self.queue[rank].expires.max(expires);
                 rank
             }
             None => {
@@ -341,6 +341,11 @@ impl Lock {
 }
 
 impl Held {
+    /// Whether this is the grant that a renewal is about.
+    fn is_grant(&self, token: Option<FencingToken>) -> bool {
+        token.is_none_or(|token| token == self.token)
+    }
+
     fn describe(&self, now: Instant) -> Holder {
         Holder {
             token: Some(self.token),
