@@ -4,10 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use futures_util::future::BoxFuture;
-use tenure::backend::{Backend, Claim, Info, Owner};
+use tenure::backend::{Backend, Claim, Info, Owner, Scope};
 use tenure::{Attempt, Client, Config, Guard, Key, Lock};
+use tokio::sync::OnceCell;
+
+use crate::network::Network;
+use crate::oracle::{Ledger, Oracle, ReadBack};
 
 /// One running store and how to reach it.
 pub struct Store {
@@ -15,6 +19,9 @@ pub struct Store {
     pub open: Open,
     /// The URL under which other processes reach the same store, if they can.
     pub url: Option<String>,
+    /// The ports of the servers in that URL, where every request of a client goes to one of them: a
+    /// proxy can stand before each.
+    pub ports: Vec<u16>,
     /// Whatever has to live as long as the store.
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
@@ -25,7 +32,8 @@ type Opened = tenure::Result<Arc<dyn Backend>>;
 
 /// What a case works with.
 pub struct Bench {
-    store: Store,
+    store: Arc<Store>,
+    ledger: Arc<Ledger>,
     info: Info,
     prefix: String,
 }
@@ -41,7 +49,46 @@ impl Bench {
         let info = (store.open)().await?.info();
         let number = BENCHES.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("t{}-{number}/", Owner::random().to_string().split_at(8).0);
-        Ok(Bench { store, info, prefix })
+        let store = Arc::new(store);
+        let ledger = Ledger::new(read_back(store.clone()), slack(&info), false);
+        Ok(Bench { store, ledger, info, prefix })
+    }
+
+    /// The same bench, whose oracle reads every belief back.
+    #[must_use]
+    pub fn watchful(mut self) -> Bench {
+        self.ledger = Ledger::new(read_back(self.store.clone()), slack(&self.info), true);
+        self
+    }
+
+    /// What the oracle has found.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Whether a proxy can stand between a client and every server.
+    pub fn has_network(&self) -> bool {
+        !self.store.ports.is_empty()
+    }
+
+    /// A network of this case's own, which it can cut.
+    ///
+    /// # Errors
+    ///
+    /// If the store has none.
+    pub fn network(&self) -> Result<Network> {
+        let url = self.store.url.as_deref().context("the store has a URL")?;
+        Network::new(url, &self.store.ports)
+    }
+
+    /// A client whose requests go through that network.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be opened.
+    pub async fn client_through(&self, network: &Network) -> Result<Client> {
+        let config: Config = network.url().parse()?;
+        Ok(Config::default().over(Oracle::new(config.open().await?, self.ledger.clone())))
     }
 
     /// What the backend promises.
@@ -70,7 +117,8 @@ impl Bench {
     ///
     /// If it cannot be opened.
     pub async fn backend(&self) -> Result<Arc<dyn Backend>> {
-        Ok((self.store.open)().await?)
+        let backend = (self.store.open)().await?;
+        Ok(Arc::new(Oracle::new(backend, self.ledger.clone())))
     }
 
     /// Another client of the same store.
@@ -100,6 +148,23 @@ impl Bench {
     pub fn claim(&self, name: &str) -> Claim {
         Claim::new(self.key(name), Owner::random(), Duration::from_secs(20))
     }
+}
+
+/// The oracle's own way to the store, opened when it is first needed.
+fn read_back(store: Arc<Store>) -> ReadBack {
+    let backend = Arc::new(OnceCell::new());
+    Box::new(move |key| {
+        let (store, backend) = (store.clone(), backend.clone());
+        Box::pin(async move {
+            let opened = backend.get_or_try_init(|| (store.open)()).await.ok()?;
+            opened.list(Scope::Key(&key)).await.ok()
+        })
+    })
+}
+
+/// etcd shows what is left of a lease in whole seconds, rounded down.
+fn slack(info: &Info) -> Duration {
+    if info.name == "etcd" { Duration::from_secs(1) } else { Duration::ZERO }
 }
 
 /// Awaits something that must come before the deadline. Generous: it is only reached on failure.

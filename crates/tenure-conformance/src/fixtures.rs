@@ -10,7 +10,7 @@ use tenure::backend::Backend;
 use tenure::backends::Memory;
 use tenure::layers::{Retry, Timeout};
 use tenure_servers::wire::mysql::Mysql;
-use tenure_servers::{Cluster, Topology};
+use tenure_servers::{Cluster, Node, Topology};
 
 use crate::bench::Store;
 use crate::fault::{Faults, Faulty};
@@ -79,7 +79,7 @@ fn memory<B: Backend>(wrap: fn(Memory) -> B) -> Result<Store> {
         let backend: Arc<dyn Backend> = Arc::new(wrap(memory.clone()));
         Box::pin(async move { Ok(backend) }) as BoxFuture<'static, _>
     };
-    Ok(Store { open: Box::new(open), url: None, keep: Box::new(()) })
+    Ok(Store { open: Box::new(open), url: None, ports: Vec::new(), keep: Box::new(()) })
 }
 
 fn retry(memory: Memory) -> impl Backend {
@@ -104,13 +104,18 @@ fn flaky(memory: Memory) -> impl Backend {
 async fn sqlite() -> Result<Store> {
     let folder = tempfile::tempdir()?;
     let url = format!("sqlite://{}/locks.db", folder.path().display());
-    by_url(url, folder)
+    by_url(url, Vec::new(), folder)
 }
 
 /// A real server, one for all cases of this process: their keys keep them apart.
 async fn server(topology: Topology, options: &'static str) -> Result<Store> {
     let cluster = tokio::task::spawn_blocking(move || tenure_servers::shared(topology)).await??;
-    by_url(format!("{}?{options}", cluster.url()), ())
+    // Sentinels and members of a Redis Cluster name the addresses of others themselves.
+    let ports = match topology {
+        Topology::RedisCluster | Topology::RedisSentinel => Vec::new(),
+        _ => cluster.members().map(Node::port).collect(),
+    };
+    by_url(format!("{}?{options}", cluster.url()), ports, ())
 }
 
 /// Each mode has a server of its own: the races of all three at once need many connections.
@@ -120,7 +125,8 @@ async fn postgres(mode: &'static str) -> Result<Store> {
     let start = || tenure_servers::start(Topology::Postgres, &tenure_servers::Options::default());
     let started = tokio::task::spawn_blocking(move || server.get_or_init(start)).await?;
     let cluster = started.as_ref().map_err(Clone::clone)?;
-    by_url(format!("{}?mode={mode}&rows=110", cluster.url()), ())
+    let ports = vec![cluster.node().port()];
+    by_url(format!("{}?mode={mode}&rows=110", cluster.url()), ports, ())
 }
 
 /// MariaDB. The cases open more clients at once than a server of its default size lets in, and
@@ -132,11 +138,11 @@ async fn mysql(query: &str) -> Result<Store> {
     admin.query("SET GLOBAL max_connections=1000")?;
     // Servers before 10.9 cannot change it while they run.
     admin.query("SET GLOBAL innodb_log_file_size=67108864").ok();
-    by_url(format!("{}{query}", cluster.url()), ())
+    by_url(format!("{}{query}", cluster.url()), vec![cluster.node().port()], ())
 }
 
-fn by_url(url: String, keep: impl Send + Sync + 'static) -> Result<Store> {
+fn by_url(url: String, ports: Vec<u16>, keep: impl Send + Sync + 'static) -> Result<Store> {
     let config: Config = url.parse()?;
     let open = move || Box::pin(config.open()) as BoxFuture<'static, _>;
-    Ok(Store { open: Box::new(open), url: Some(url), keep: Box::new(keep) })
+    Ok(Store { open: Box::new(open), url: Some(url), ports, keep: Box::new(keep) })
 }

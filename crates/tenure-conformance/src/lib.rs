@@ -14,5 +14,7 @@ pub mod fault;
 pub mod fixtures;
 pub mod java;
 pub mod load;
+pub mod network;
+pub mod oracle;
 pub mod peer;
 pub mod trials;

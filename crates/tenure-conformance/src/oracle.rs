@@ -1,0 +1,298 @@
+//! The lease oracle: a layer that runs beside every case and compares what holders believe with
+//! what the server keeps.
+//!
+//! Every backend of a [`Bench`](crate::bench::Bench) is opened behind it, and all of them share one
+//! [`Ledger`]. A grant, a confirmed renewal and a pushed grant are *beliefs*: this owner holds this
+//! key with this token until that moment, counted as the core counts it. The ledger finds without
+//! any request: two beliefs at the same time, and a token that does not grow. Some beliefs are read
+//! back over a connection of the oracle's own: the server has to keep the same token, and for no
+//! shorter than the holder believes. That needs no second contender and no luck: a fault shows
+//! while the lock is simply held.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use tenure::backend::{Backend, Claim, Grant, Info, Owner, Scope};
+use tenure::{Attempt, ErrorKind, FencingToken, Finding, Holding, Key};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// Reads a key back over a connection that no case uses; `None` if there was no response.
+pub type ReadBack = Box<dyn Fn(Key) -> BoxFuture<'static, Option<Vec<Holding>>> + Send + Sync>;
+
+/// What all clients of one bench believe, and what of it was found to be wrong.
+pub struct Ledger {
+    state: Mutex<State>,
+    read_back: ReadBack,
+    /// Where beliefs are read back: a client's own thread may end at any time.
+    runtime: Handle,
+    /// How much shorter than it is the server may show a lease, because it shows whole seconds.
+    slack: Duration,
+    /// Whether every belief is read back, and not only some.
+    every: bool,
+}
+
+#[derive(Default)]
+struct State {
+    beliefs: HashMap<Key, HashMap<Owner, Belief>>,
+    /// The highest token that was granted for a key.
+    highest: HashMap<Key, FencingToken>,
+    /// When the last request of a claim that got a response had been sent.
+    answered: HashMap<Owner, Instant>,
+    count: u64,
+    looks: Vec<JoinHandle<()>>,
+    wrong: Vec<String>,
+}
+
+#[derive(Clone, Copy)]
+struct Belief {
+    token: FencingToken,
+    until: Instant,
+}
+
+impl Ledger {
+    /// An empty one, to be made inside the runtime of the case.
+    pub fn new(read_back: ReadBack, slack: Duration, every: bool) -> Arc<Ledger> {
+        let runtime = Handle::current();
+        Arc::new(Ledger { state: Mutex::default(), read_back, runtime, slack, every })
+    }
+
+    /// What was found, when every look has ended.
+    ///
+    /// # Errors
+    ///
+    /// If a belief was wrong.
+    pub async fn verdict(&self) -> Result<()> {
+        let looks = std::mem::take(&mut self.state().looks);
+        for look in looks {
+            // One that hangs or was broken off has found nothing.
+            let _none = tokio::time::timeout(LONGEST_LOOK, look).await;
+        }
+        let wrong = self.state().wrong.join("\n");
+        ensure!(wrong.is_empty(), "the lease oracle says:\n{wrong}");
+        Ok(())
+    }
+
+    /// How many beliefs there were.
+    pub fn count(&self) -> u64 {
+        self.state().count
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The highest token of the key that is known now.
+    fn highest(&self, key: &Key) -> Option<FencingToken> {
+        self.state().highest.get(key).copied()
+    }
+
+    fn answered(&self, owner: Owner, sent: Instant) {
+        self.state().answered.insert(owner, sent);
+    }
+
+    /// A grant: direct if `floor` is what was known before its request, pushed if there is none.
+    fn granted(self: &Arc<Self>, claim: &Claim, belief: Belief, floor: Option<FencingToken>) {
+        let mut state = self.state();
+        state.settle(&claim.key);
+        let beliefs = state.beliefs.entry(claim.key.clone()).or_default();
+        let before = beliefs.get(&claim.owner).copied();
+        let other = beliefs.iter().find(|(owner, _)| **owner != claim.owner);
+        let other = other.map(|(_, belief)| *belief);
+        let until = match before {
+            Some(before) if before.token == belief.token => before.until.max(belief.until),
+            _ => belief.until,
+        };
+        beliefs.insert(claim.owner, Belief { until, ..belief });
+        let (key, token) = (&claim.key, belief.token);
+        if let Some(other) = other {
+            let left = other.until.saturating_duration_since(Instant::now());
+            state.wrong.push(format!(
+                "two holders of `{key}`: token {token} was granted while {} has {left:?} left",
+                other.token
+            ));
+        }
+        let repeated = before.is_some_and(|before| before.token == token);
+        if !repeated && floor.is_some_and(|floor| token <= floor) {
+            state.wrong.push(format!("`{key}`: token {token} after {floor:?}"));
+        }
+        let highest = state.highest.entry(claim.key.clone()).or_insert(token);
+        *highest = (*highest).max(token);
+        drop(state);
+        self.look(claim);
+    }
+
+    fn renewed(self: &Arc<Self>, claim: &Claim, until: Instant) {
+        let mut state = self.state();
+        let belief = state.beliefs.get_mut(&claim.key).and_then(|all| all.get_mut(&claim.owner));
+        let Some(belief) = belief else { return };
+        belief.until = belief.until.max(until);
+        drop(state);
+        self.look(claim);
+    }
+
+    /// The claim believes nothing from now on.
+    fn ended(&self, key: &Key, owner: Owner) {
+        let mut state = self.state();
+        state.answered.remove(&owner);
+        if let Some(beliefs) = state.beliefs.get_mut(key) {
+            beliefs.remove(&owner);
+        }
+    }
+
+    /// Whoever has this grant may believe in it until it hears of the eviction.
+    fn evicted(&self, key: &Key, token: FencingToken) {
+        if let Some(beliefs) = self.state().beliefs.get_mut(key) {
+            beliefs.retain(|_, belief| belief.token != token);
+        }
+    }
+
+    fn belief(&self, key: &Key, owner: Owner) -> Option<Belief> {
+        self.state().beliefs.get(key)?.get(&owner).copied()
+    }
+
+    /// Reads some of the beliefs back: the first ones, and then one in sixteen.
+    fn look(self: &Arc<Self>, claim: &Claim) {
+        let mut state = self.state();
+        state.count += 1;
+        if !self.every && state.count > 8 && !state.count.is_multiple_of(16) {
+            return;
+        }
+        let (ledger, key, owner) = (self.clone(), claim.key.clone(), claim.owner);
+        state.looks.retain(|look| !look.is_finished());
+        state.looks.push(self.runtime.spawn(async move { ledger.compare(key, owner).await }));
+    }
+
+    /// The comparison. Sound without slack: the belief is taken before the look, must still stand
+    /// after it, and the end that the server shows is counted from after the look.
+    async fn compare(&self, key: Key, owner: Owner) {
+        let Some(before) = self.belief(&key, owner) else { return };
+        let Some(holdings) = (self.read_back)(key.clone()).await else { return };
+        let now = Instant::now();
+        let Some(after) = self.belief(&key, owner) else { return };
+        if after.token != before.token || now >= before.until {
+            return;
+        }
+        let Belief { token, until } = before;
+        let left = until - now;
+        let wrong = match holdings.first().map(|holding| &holding.holder) {
+            None => format!("`{key}`: the server has no holder; token {token} has {left:?} left"),
+            Some(holder) => match (holder.token, holder.ttl_left) {
+                (None, _) => return,
+                (Some(seen), Some(kept)) if seen == token && now + kept + self.slack < until => {
+                    let short = until - (now + kept);
+                    format!("`{key}`: the lease of token {token} ends {short:?} too early")
+                }
+                (Some(seen), _) if seen == token => return,
+                (Some(seen), _) => {
+                    format!("`{key}`: {seen} holds, and token {token} has {left:?} left")
+                }
+            },
+        };
+        self.state().wrong.push(wrong);
+    }
+}
+
+impl State {
+    /// Forgets beliefs whose end has come.
+    fn settle(&mut self, key: &Key) {
+        let now = Instant::now();
+        if let Some(beliefs) = self.beliefs.get_mut(key) {
+            beliefs.retain(|_, belief| belief.until > now);
+        }
+    }
+}
+
+/// A backend whose grants and renewals are written down.
+#[derive(Debug)]
+pub struct Oracle<B> {
+    inner: B,
+    ledger: Arc<Ledger>,
+}
+
+impl<B: Backend> Oracle<B> {
+    /// That backend, watched.
+    pub fn new(inner: B, ledger: Arc<Ledger>) -> Oracle<B> {
+        Oracle { inner, ledger }
+    }
+}
+
+#[async_trait]
+impl<B: Backend> Backend for Oracle<B> {
+    fn info(&self) -> Info {
+        self.inner.info()
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> tenure::Result<Attempt<Grant>> {
+        // A request that is under way can end what the last one believed only by a grant.
+        let (floor, sent) = (self.ledger.highest(&claim.key), Instant::now());
+        let attempt = self.inner.try_acquire(claim).await?;
+        self.ledger.answered(claim.owner, sent);
+        if let Attempt::Granted(grant) = &attempt {
+            let belief = Belief { token: grant.token, until: sent + grant.ttl };
+            self.ledger.granted(claim, belief, floor);
+        }
+        Ok(attempt)
+    }
+
+    async fn renew(&self, claims: &[Claim]) -> Vec<tenure::Result<Duration>> {
+        let sent = Instant::now();
+        let responses = self.inner.renew(claims).await;
+        for (claim, response) in claims.iter().zip(&responses) {
+            match response {
+                Ok(ttl) => self.ledger.renewed(claim, sent + *ttl),
+                Err(error) if error.kind() == ErrorKind::Lost => {
+                    self.ledger.ended(&claim.key, claim.owner);
+                }
+                Err(_) => {}
+            }
+        }
+        responses
+    }
+
+    async fn release(&self, claim: &Claim) -> tenure::Result<bool> {
+        self.ledger.ended(&claim.key, claim.owner);
+        self.inner.release(claim).await
+    }
+
+    async fn until_free(&self, claim: &Claim) -> Option<Grant> {
+        let grant = self.inner.until_free(claim).await?;
+        let answered = self.ledger.state().answered.get(&claim.owner).copied();
+        if let Some(sent) = answered {
+            let belief = Belief { token: grant.token, until: sent + grant.ttl };
+            self.ledger.granted(claim, belief, None);
+        }
+        Some(grant)
+    }
+
+    async fn until_lost(&self, claim: &Claim) {
+        self.inner.until_lost(claim).await;
+    }
+
+    async fn list(&self, scope: Scope<'_>) -> tenure::Result<Vec<Holding>> {
+        self.inner.list(scope).await
+    }
+
+    async fn evict(&self, key: &Key, token: FencingToken) -> tenure::Result<bool> {
+        self.ledger.evicted(key, token);
+        self.inner.evict(key, token).await
+    }
+
+    async fn examine(&self) -> tenure::Result<Vec<Finding>> {
+        self.inner.examine().await
+    }
+}
+
+impl std::fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ledger({} beliefs)", self.count())
+    }
+}
+
+/// How long a look may take at the end of a case.
+const LONGEST_LOOK: Duration = Duration::from_secs(5);
