@@ -45,6 +45,7 @@ fn trial(fixture: &Fixture, case: Case) -> Trial {
             let bench = Bench::new(start().await?).await?;
             let run = tokio::time::timeout(LONGEST, (case.run)(&bench));
             run.await.map_err(|_| Failed::from(format!("not done after {LONGEST:?}")))??;
+            bench.ledger().verdict().await?;
             Ok(())
         })
     })
