@@ -162,9 +162,14 @@ fn read_back(store: Arc<Store>) -> ReadBack {
     })
 }
 
-/// etcd shows what is left of a lease in whole seconds, rounded down.
+/// etcd shows what is left of a lease in whole seconds, rounded down. Redis does so in whole
+/// milliseconds: a key whose expiry is `t` lives until the clock shows more than `t`.
 fn slack(info: &Info) -> Duration {
-    if info.name == "etcd" { Duration::from_secs(1) } else { Duration::ZERO }
+    match info.name {
+        "etcd" => Duration::from_secs(1),
+        "redis" => Duration::from_millis(1),
+        _ => Duration::ZERO,
+    }
 }
 
 /// Awaits something that must come before the deadline. Generous: it is only reached on failure.
