@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
+mod cluster;
 mod encrypted;
 mod faults;
 mod layout;
@@ -26,6 +27,7 @@ use tenure_servers::{Cluster, Node};
 
 fn main() {
     let modules = [
+        cluster::CASES,
         encrypted::CASES,
         faults::CASES,
         layout::CASES,

@@ -12,6 +12,7 @@
 mod answer;
 mod cluster;
 mod dial;
+mod error;
 mod examine;
 mod names;
 mod node;
@@ -31,10 +32,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use redis::{RedisError, Value};
+use redis::Value;
 
 pub(super) use self::answer::Shown;
 use self::answer::{Refusal, Taken};
+use self::error::from_redis;
 use self::names::Names;
 pub(super) use self::node::nodes;
 use self::post::{Post, Waiting};
@@ -100,8 +102,9 @@ impl Redis {
 
     /// Proves address and credentials, and finds out how the server can push.
     async fn greet(&self) -> Result<()> {
-        let wires = self.servers.masters().await?;
-        let Some(wire) = wires.first() else { return Ok(()) };
+        // One is enough: the others may be in the middle of a failover, and their keys are asked for
+        // when they are needed.
+        let wire = self.servers.any_master().await?;
         if let Servers::Cluster(_) = self.servers {
             let probe = redis::cmd("PUBSUB").arg("SHARDNUMSUB").to_owned();
             self.sharded.store(wire.ask(&probe).await.is_ok(), Ordering::Relaxed);
@@ -400,44 +403,6 @@ fn lease(ttl: Duration) -> Duration {
 
 fn ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// What the client library's error means for the caller. `at` names whom we spoke to about what.
-fn from_redis(error: RedisError, at: &str) -> Error {
-    let code = error.code().unwrap_or_default().to_owned();
-    let text = error.to_string();
-    let (kind, message) = match code.as_str() {
-        "NOAUTH" | "NOPERM" | "WRONGPASS" => (ErrorKind::Denied, format!("{at} refuses us")),
-        "WRONGTYPE" => {
-            let message = "the key holds something else than a lock of this layout";
-            let advice = "choose another key, or `layout=plain` or `layout=redisson` to match";
-            (ErrorKind::Invalid, format!("{at}: {message}; {advice}"))
-        }
-        "NOTALOCK" => {
-            let message = "the key holds a hash that is not a lock; choose another key";
-            (ErrorKind::Invalid, format!("{at}: {message}"))
-        }
-        "OOM" => (ErrorKind::Unavailable, format!("{at} is out of memory and takes no locks")),
-        "ERR" if text.contains("unknown command") => {
-            (ErrorKind::Unsupported, format!("{at} does not know a command that tenure needs"))
-        }
-        "ERR" if text.contains("invalid password") => {
-            (ErrorKind::Denied, format!("{at} refuses us"))
-        }
-        "ERR" if !text.contains("max number of clients") => {
-            (ErrorKind::Internal, format!("{at} answered with an error"))
-        }
-        _ if error.kind() == redis::ErrorKind::AuthenticationFailed => {
-            (ErrorKind::Denied, format!("{at} refuses us"))
-        }
-        _ if text.contains("cargo feature `tls`") => {
-            let message = "an encrypted connection needs the cargo feature `tls` of tenure";
-            return Error::new(ErrorKind::Unsupported, message);
-        }
-        // No answer, or one that says that another may come: loading, read-only, no master, busy.
-        _ => (ErrorKind::Unavailable, format!("no answer from {at}")),
-    };
-    Error::new(kind, format!("{message}: {text}")).with_source(error)
 }
 
 /// A token is remembered for this long after the last lease; when it is forgotten, the server's
