@@ -21,7 +21,7 @@ mod post;
 mod script;
 mod sentinel;
 mod servers;
-mod settings;
+pub(super) mod settings;
 mod waiting;
 mod wire;
 
@@ -149,7 +149,7 @@ impl Redis {
             Argument::Text(if sharded { "SPUBLISH" } else { "PUBLISH" }),
             Argument::Text(&inbox),
             Argument::Text(&free),
-            Argument::Number(ms(MEMORY)),
+            Argument::Number(ms(self.settings.memory)),
             Argument::Number(row_max),
             Argument::Number(ms(GRACE)),
         ];
@@ -257,7 +257,7 @@ impl Redis {
         let owners: Vec<_> = claims.iter().map(|claim| claim.owner.to_string()).collect();
         let keys: Vec<&str> =
             names.iter().flat_map(|names| [&*names.lock, &*names.state]).collect();
-        let mut arguments = vec![Argument::Number(ms(MEMORY))];
+        let mut arguments = vec![Argument::Number(ms(self.settings.memory))];
         for (claim, owner) in claims.iter().zip(&owners) {
             arguments.extend([Argument::Text(owner), Argument::Number(ms(claim.ttl))]);
         }
@@ -405,9 +405,6 @@ fn ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A token is remembered for this long after the last lease; when it is forgotten, the server's
-/// clock has long passed it.
-const MEMORY: Duration = Duration::from_secs(60 * 60);
 /// The longest lease of a place in the queue.
 const PLACE_LEASE: Duration = Duration::from_secs(10);
 /// How many of our own waiters are served in a row while one of Redisson's listens.

@@ -16,7 +16,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use self::quorum::{Quorum, Rounds, Votes};
-use super::redis::{Redis, nodes};
+use super::redis::{Redis, nodes, settings};
 use crate::backend::{Backend, Claim, Fencing, Grant, Info, Order, Scope};
 use crate::claim::{Attempt, Holding};
 use crate::error::{Error, ErrorKind, Result};
@@ -27,9 +27,9 @@ use crate::token::FencingToken;
 
 /// Opens `redlock://h1,h2,h3,h4,h5`.
 pub(crate) async fn open(mut options: Options) -> Result<Redlock> {
-    let longest = options.take_duration("longest")?.unwrap_or(LONGEST);
+    let longest = settings::duration(&mut options, "longest", LONGEST, MONTH)?;
     let forgets = options.take_word("nodes", &["volatile", "durable"])? != Some("durable");
-    let patience = options.take_duration("response")?.unwrap_or(PATIENCE);
+    let patience = settings::response(&mut options, PATIENCE)?;
     let nodes = nodes(&mut options)?;
     options.finish()?;
     let redlock =
@@ -219,7 +219,23 @@ fn valid(ttl: Duration) -> Duration {
     ttl.saturating_sub(ttl / 100 + Duration::from_millis(2))
 }
 
+/// Longer leases than this are none.
+const MONTH: Duration = Duration::from_secs(31 * 24 * 60 * 60);
 /// The longest lease that anybody uses on these nodes, unless the URL says otherwise.
 const LONGEST: Duration = Duration::from_secs(60);
 /// How long to wait for one node: far less than a lease, so that a dead one costs little.
 const PATIENCE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_time_that_nobody_waits_is_refused() {
+        for option in ["response=60000000000000d", "connect=2h", "longest=32d", "response=0s"] {
+            let url = format!("redlock://127.0.0.1:1?nodes=durable&{option}");
+            let error = open(Options::parse(&url).unwrap()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{option}: {error}");
+        }
+    }
+}

@@ -34,7 +34,7 @@ impl Quorum {
 
     /// A lease has to outlast a few rounds.
     pub(super) fn shortest(&self) -> Duration {
-        (self.patience * 4).max(Duration::from_millis(50))
+        self.patience.saturating_mul(4).max(Duration::from_millis(50))
     }
 
     /// A pause that is seldom twice the same, so that two do not try at the same moment; long
