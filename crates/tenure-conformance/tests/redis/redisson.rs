@@ -1,7 +1,7 @@
 //! Redisson itself, in a Java process, on the same locks.
 //!
-//! It needs `java`, `javac`, `mvn` and Maven Central: `cargo test -p tenure-conformance --test redis
-//! -- redisson::`.
+//! It needs `java`, `javac`, `mvn` and Maven Central:
+//! `cargo test -p tenure-conformance --test redis -- redisson::`.
 
 use std::path::Path;
 use std::time::Instant;

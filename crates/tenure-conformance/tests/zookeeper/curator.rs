@@ -1,7 +1,7 @@
 //! Curator itself, in a Java process, on the same locks.
 //!
-//! It needs `java`, `javac`, `mvn` and Maven Central: `cargo test -p tenure-conformance --test
-//! zookeeper -- curator::`.
+//! It needs `java`, `javac`, `mvn` and Maven Central:
+//! `cargo test -p tenure-conformance --test zookeeper -- curator::`.
 
 use std::path::Path;
 

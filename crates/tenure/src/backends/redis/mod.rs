@@ -74,9 +74,10 @@ pub(crate) async fn open(options: Options) -> Result<Redis> {
 pub struct Redis {
     settings: Settings,
     servers: Servers,
-    /// With `replicas`, grants and renewals wait for replicas on connections of their own, so that
-    /// nothing else waits behind them.
+    /// With `replicas`, grants wait for replicas on connections of their own, so that nothing else
+    /// waits behind them; and so do renewals, which must not wait behind grants.
     synced: Option<Servers>,
+    renewing: Option<Servers>,
     scripts: Scripts,
     post: Arc<Post>,
     /// In a cluster, messages go only to the nodes that have the slot.
@@ -92,6 +93,7 @@ impl Redis {
         Redis {
             servers: servers(),
             synced: (settings.replicas > 0).then(servers),
+            renewing: (settings.replicas > 0).then(servers),
             scripts: Scripts::of(settings.layout),
             post,
             settings,
@@ -102,8 +104,8 @@ impl Redis {
 
     /// Proves address and credentials, and finds out how the server can push.
     async fn greet(&self) -> Result<()> {
-        // One is enough: the others may be in the middle of a failover, and their keys are asked for
-        // when they are needed.
+        // One is enough: the others may be in the middle of a failover, and are asked when their
+        // keys are needed.
         let wire = self.servers.any_master().await?;
         if let Servers::Cluster(_) = self.servers {
             let probe = redis::cmd("PUBSUB").arg("SHARDNUMSUB").to_owned();

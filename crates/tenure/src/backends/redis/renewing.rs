@@ -74,7 +74,7 @@ impl Redis {
             arguments.push(Argument::Number(fixed));
         }
         let call = self.scripts.renew.call(&keys, &arguments);
-        let servers = self.synced.as_ref().unwrap_or(&self.servers);
+        let servers = self.renewing.as_ref().unwrap_or(&self.servers);
         let wire = servers.wire(&names[0].lock).await?;
         // It is never closed.
         let _turn = wire.renewing.acquire().await.ok();

@@ -160,10 +160,10 @@ impl Backend for Redlock {
         Ok(held)
     }
 
-    /// Most nodes that were busy should say that it is free, since the first to say so is alone with
-    /// it for a moment. But they may not agree who is first: a waiter that hears of it from some
-    /// tries a little later. A node that was not busy has nothing to say: there the lock was free
-    /// all the time, because it lost it, or because the holder won without it.
+    /// Most nodes that were busy should say that it is free, since the first to say so is alone
+    /// with it for a moment. But they may not agree who is first: a waiter that hears of it from
+    /// some tries a little later. A node that was not busy has nothing to say: there the lock was
+    /// free all the time, because it lost it, or because the holder won without it.
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
         let asked = self.rounds.claim(claim);
         let all = || ((0..self.quorum.nodes.len()).collect(), 0);

@@ -115,7 +115,7 @@ impl Quorum {
         Released(asked.await)
     }
 
-    /// Buries claims of which a request may still arrive, each at its node. Those that could not be.
+    /// Buries claims of which a request may still arrive, each at its node. Which could not be?
     pub(super) async fn bury(&self, late: &[(Claim, usize)]) -> Vec<(Owner, usize)> {
         let buried = join_all(late.iter().map(|(claim, node)| async move {
             let node = &self.nodes[*node];
@@ -223,7 +223,7 @@ impl Votes {
         named.into_iter().max_by_key(|(_, count)| *count).map(|(holder, _)| holder)
     }
 
-    /// What to tell whoever asked, when it was not won, and lost so often before to the same holder.
+    /// What to tell whoever asked, when it was not won, and so often before lost to the same one.
     pub(super) fn outcome(&self, key: &Key, needed: usize, lost: u32) -> Result<Attempt<Grant>> {
         let steady = self.0.iter().flatten().filter(|vote| vote.steady).count();
         let busy = self.0.iter().flatten().filter_map(|vote| match &vote.attempt {

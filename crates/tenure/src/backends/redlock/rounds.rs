@@ -41,8 +41,8 @@ impl Rounds {
         self.all().entry(owner).or_default().unsure |= unsure;
     }
 
-    /// A round was lost at these nodes, mostly to this holder. How often was it lost to the same one
-    /// before?
+    /// A round was lost at these nodes, mostly to this holder. How often was it lost to the same
+    /// one before?
     pub(super) fn lost(&self, owner: Owner, busy: Vec<usize>, holder: Option<String>) -> u32 {
         let mut all = self.all();
         let known = all.entry(owner).or_default();
