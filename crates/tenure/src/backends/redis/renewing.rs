@@ -49,7 +49,7 @@ impl Redis {
         };
         // Once for all of them: it is about everything that was written on this connection.
         let shortest = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
-        let replicated = self.replicated(&wire, shortest, &claims[0].key).await;
+        let replicated = self.replicated(&wire, shortest / 6, &claims[0].key).await;
         let renewed = |(claim, answer): (&&Claim, &Value)| match answer {
             Value::Int(1) => replicated.clone().map(|()| claim.ttl),
             _ if self.post.was_evicted(claim.owner) => Err(Error::gone(LostReason::Evicted)),
@@ -84,14 +84,14 @@ impl Redis {
     /// Makes sure that as many replicas as the URL wants have what was written on this connection.
     /// A lease that only the master has extended is none: a failover to a replica which has the
     /// grant would let the next holder in at the end of the lease that was granted.
-    async fn replicated(&self, wire: &Wire, ttl: Duration, key: &Key) -> Result<()> {
+    async fn replicated(&self, wire: &Wire, longest: Duration, key: &Key) -> Result<()> {
         let wanted = self.settings.replicas;
         if wanted == 0 {
             return Ok(());
         }
-        // The connection waits as well, so that the limit has to be well below that of the call:
+        // The connection waits as well, so that the longest has to be below the limit of the call:
         // else this would look like a silent server.
-        let limit = ms((self.settings.limits.response / 2).min(ttl / 6));
+        let limit = ms((self.settings.limits.response / 2).min(longest));
         let answer = wire.ask(redis::cmd("WAIT").arg(wanted).arg(limit)).await;
         let have = match answer {
             Ok(Value::Int(have)) => have,
@@ -107,7 +107,7 @@ impl Redis {
 
     /// The same for a grant, which is undone if they have it not.
     pub(super) async fn grant_replicated(&self, wire: &Wire, claim: &Claim) -> Result<()> {
-        match self.replicated(wire, claim.ttl, &claim.key).await {
+        match self.replicated(wire, claim.ttl / 5, &claim.key).await {
             Err(error) => {
                 self.give_back(claim, Duration::ZERO).await?;
                 Err(error)
