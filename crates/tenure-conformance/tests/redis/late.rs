@@ -17,6 +17,7 @@ use crate::{LONG, SECOND, claim, connect, number, scripts, take, tell, wait_for}
 server_cases! {
     a_request_held_up_on_a_replaced_connection_leaves_no_holder Redis;
     a_tombstone_outlasts_the_lease_of_its_claim Redis;
+    an_outage_longer_than_the_lease_leaves_no_holder Redis;
     an_evicted_grant_is_not_renewed_after_a_late_request_of_its_claim Redis;
     a_lock_won_by_a_push_and_lost_leaves_nothing_in_the_client Redis;
     a_fixed_lease_won_by_waiting_lasts_its_ttl Redis;
@@ -63,6 +64,30 @@ async fn a_tombstone_outlasts_the_lease_of_its_claim(cluster: &Cluster) -> Resul
     tokio::time::sleep(late.ttl * 2).await;
     ensure!(backend.try_acquire(&late).await.is_err(), "a cancelled claim was granted");
     ensure!(number(cluster.node(), &["EXISTS", "k"])? == 0);
+    Ok(())
+}
+
+/// The server hangs for longer than the ttl, with requests of two claims before it that their
+/// callers gave up.
+async fn an_outage_longer_than_the_lease_leaves_no_holder(cluster: &Cluster) -> Result<()> {
+    let ttl = SECOND * 2;
+    let (client, other) = (connect(cluster, "").await?, connect(cluster, "").await?);
+    for round in 0..3 {
+        take(&client, "k", ttl).await?.release().await?;
+        cluster.node().pause()?;
+        for _ in 0..2 {
+            let error = client.lock("k").ttl(ttl).try_acquire().await.unwrap_err();
+            ensure!(error.kind() == ErrorKind::Unavailable, "{error:?}");
+        }
+        tokio::time::sleep(ttl * 2).await;
+        cluster.node().resume()?;
+        // The releases are repeated at least once a second; a ghost would stay for a whole ttl.
+        soon("the releases", client.flush()).await?;
+        for client in [&client, &other] {
+            let attempt = client.lock("k").ttl(ttl).try_acquire().await?;
+            attempt.granted().with_context(|| format!("round {round}"))?.release().await?;
+        }
+    }
     Ok(())
 }
 
