@@ -27,7 +27,7 @@ async fn shutdown_releases_everything(bench: &Bench) -> Result<()> {
         take(&two.lock(bench.key(name))).await?.release().await?;
     }
     let lost = soon("the end of the lease", guard.lost()).await?;
-    ensure!(lost.reason() == LostReason::Released, "{lost}");
+    ensure!(lost.reason() == LostReason::Shutdown, "{lost}");
     ensure!(other.check().is_err(), "a guard of a closed client says that it holds");
     let error = soon("acquire", one.lock(bench.key("a")).acquire()).await?.unwrap_err();
     ensure!(error.kind() == ErrorKind::Closed, "{error:?}");
