@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
 mod curator;
+mod faults;
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use tenure_servers::Cluster;
 use tenure_servers::wire::zookeeper::{Session, four_letters};
 
 fn main() {
-    trials::main(2, &[CASES, curator::CASES])
+    trials::main(2, &[CASES, curator::CASES, faults::CASES])
 }
 
 server_cases! {

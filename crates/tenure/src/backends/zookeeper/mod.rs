@@ -2,8 +2,8 @@
 //!
 //! `settings` reads the URL, `session` is the connection and what is known of our claims, `names`
 //! and `record` say what is where in the tree. `queue` and `single` decide who holds, in one layout
-//! each; `watch` waits, `people` and `examine` tell. The user's page is
-//! `docs/backends/zookeeper.md`.
+//! each; `release` also makes good what failed, `watch` waits, `people` and `examine` tell. The
+//! user's page is `docs/backends/zookeeper.md`.
 
 mod examine;
 mod fault;
@@ -11,6 +11,7 @@ mod names;
 mod people;
 mod queue;
 mod record;
+mod release;
 mod session;
 mod settings;
 mod single;
@@ -34,8 +35,9 @@ use settings::{Layout, Settings};
 
 /// Opens `zk://hosts/chroot`.
 pub(crate) async fn open(options: Options) -> Result<Zookeeper> {
-    let link = Link::open(Settings::take(options)?).await?;
-    Ok(Zookeeper { link: Arc::new(link) })
+    let link = Arc::new(Link::open(Settings::take(options)?).await?);
+    tokio::spawn(release::sweep(Arc::downgrade(&link)));
+    Ok(Zookeeper { link })
 }
 
 /// Locks in ZooKeeper, which exclude those of Curator's `InterProcessMutex` on the same path.
@@ -178,22 +180,8 @@ impl Backend for Zookeeper {
         answers
     }
 
-    /// What hung on a session that is over is gone with it.
     async fn release(&self, claim: &Claim) -> Result<bool> {
-        let session = self.link.now();
-        if session.is_over() {
-            return Ok(false);
-        }
-        let call = async {
-            match self.layout() {
-                Layout::Queue => queue::release(&session, claim).await,
-                Layout::Ephemeral => single::release(&session, claim).await,
-            }
-        };
-        match self.link.bound(Call::Release, call).await {
-            Err(_) if session.is_over() => Ok(false),
-            answer => answer,
-        }
+        self.link.release(claim).await
     }
 
     /// Never carries a grant: after waiting, the next ask proves node and session before a
@@ -254,6 +242,7 @@ impl Zookeeper {
 
 /// The place of a claim that is held as far as we know.
 fn standing(session: &Session, claim: &Claim) -> Result<Place> {
+    session.hear(claim);
     match session.spot(claim) {
         _ if session.is_over() => Err(Error::gone(LostReason::SessionGone)),
         Some(Spot::Held(place)) => Ok(place),

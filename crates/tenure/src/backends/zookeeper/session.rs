@@ -11,6 +11,7 @@ use super::fault;
 use super::names::{self, Tree};
 use super::settings::Settings;
 use crate::backend::{Claim, Grant, Owner};
+use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::token::FencingToken;
@@ -93,7 +94,28 @@ pub(super) struct Session {
     /// How many were before it.
     pub(super) number: u64,
     acls: zookeeper_client::Acls<'static>,
-    spots: Mutex<HashMap<(Key, Owner), Spot>>,
+    spots: Mutex<HashMap<(Key, Owner), Entry>>,
+}
+
+/// A claim that may have a node, from before its first request until its release is confirmed.
+#[derive(Debug)]
+struct Entry {
+    claim: Claim,
+    spot: Spot,
+    /// When the core last requested or renewed it.
+    heard: Moment,
+    /// When the core last tried to release it, if it did.
+    leaving: Option<Moment>,
+}
+
+impl Entry {
+    /// Whether the claim is over for the core, which has stopped to release it as well: its release
+    /// failed, or it was forgotten. The session lives on by the library's pings, so that its node
+    /// would stay for as long as the process does.
+    fn is_owed(&self, now: Moment) -> bool {
+        let ttl = self.claim.ttl;
+        now >= self.heard + ttl * 2 || self.leaving.is_some_and(|last| now >= last + ttl)
+    }
 }
 
 /// Where a claim stands, as far as the server has told.
@@ -170,28 +192,52 @@ impl Session {
     }
 
     pub(super) fn spot(&self, claim: &Claim) -> Option<Spot> {
-        self.spots().get(&(claim.key.clone(), claim.owner)).cloned()
+        self.spots().get(&id(claim)).map(|entry| entry.spot.clone())
     }
 
+    /// The core requests this claim, and it stands there now.
     pub(super) fn set(&self, claim: &Claim, spot: Spot) {
-        self.spots().insert((claim.key.clone(), claim.owner), spot);
+        let (claim, heard) = (claim.clone(), Clock::Boot.now());
+        self.spots().insert(id(&claim), Entry { claim, spot, heard, leaving: None });
+    }
+
+    /// The core renews this claim.
+    pub(super) fn hear(&self, claim: &Claim) {
+        if let Some(entry) = self.spots().get_mut(&id(claim)) {
+            entry.heard = Clock::Boot.now();
+        }
+    }
+
+    /// The core releases this claim.
+    pub(super) fn leaving(&self, claim: &Claim) {
+        if let Some(entry) = self.spots().get_mut(&id(claim)) {
+            entry.leaving = Some(Clock::Boot.now());
+        }
+    }
+
+    /// The claims that only this session still knows of.
+    pub(super) fn owed(&self) -> Vec<Claim> {
+        let now = Clock::Boot.now();
+        let spots = self.spots();
+        let owed = spots.values().filter(|entry| entry.is_owed(now));
+        owed.map(|entry| Claim { doubtful: true, ..entry.claim.clone() }).collect()
     }
 
     pub(super) fn forget(&self, claim: &Claim) {
-        self.spots().remove(&(claim.key.clone(), claim.owner));
+        self.spots().remove(&id(claim));
     }
 
     /// Notes that the node ahead of a waiting claim is gone.
     pub(super) fn moved_up(&self, claim: &Claim, node: &str) {
-        if let Some(Spot::Queued { ahead, .. }) =
-            self.spots().get_mut(&(claim.key.clone(), claim.owner))
+        if let Some(entry) = self.spots().get_mut(&id(claim))
+            && let Spot::Queued { ahead, .. } = &mut entry.spot
             && ahead.node == node
         {
             ahead.gone = true;
         }
     }
 
-    fn spots(&self) -> MutexGuard<'_, HashMap<(Key, Owner), Spot>> {
+    fn spots(&self) -> MutexGuard<'_, HashMap<(Key, Owner), Entry>> {
         self.spots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -216,6 +262,10 @@ impl Session {
         let options = self.options(CreateMode::Container);
         self.client.mkdir(path, &options).await.map_err(fault::from_client)
     }
+}
+
+fn id(claim: &Claim) -> (Key, Owner) {
+    (claim.key.clone(), claim.owner)
 }
 
 /// The token that a node stands for: the transaction that created it.
