@@ -8,6 +8,7 @@ mod doctor;
 mod faults;
 mod links;
 mod login;
+mod operators;
 mod strangers;
 mod traffic;
 
@@ -19,7 +20,7 @@ use tenure_servers::wire::http::post;
 
 fn main() {
     let modules = [doctor::CASES, faults::CASES, links::CASES, login::CASES];
-    let more = [strangers::CASES, traffic::CASES];
+    let more = [operators::CASES, strangers::CASES, traffic::CASES];
     trials::main(4, &[&modules[..], &more[..]].concat())
 }
 
