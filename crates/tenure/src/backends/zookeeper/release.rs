@@ -5,7 +5,7 @@
 use std::sync::Weak;
 use std::time::Duration;
 
-use super::session::{Call, Link};
+use super::link::{Call, Link};
 use super::settings::Layout;
 use super::{queue, single};
 use crate::backend::Claim;
@@ -14,7 +14,7 @@ use crate::error::Result;
 impl Link {
     /// Deletes what the claim has. What hung on a session that is over is gone with it.
     pub(super) async fn release(&self, claim: &Claim) -> Result<bool> {
-        let session = self.now();
+        let session = self.of(claim);
         if session.is_over() {
             return Ok(false);
         }
@@ -33,9 +33,11 @@ impl Link {
 
     /// Releases what the core no longer releases itself. What fails is owed still, and comes again.
     async fn pay(&self) {
-        for claim in self.now().owed() {
+        let owed = self.all().iter().flat_map(|session| session.owed()).collect::<Vec<_>>();
+        for claim in owed {
             let _again = self.release(&claim).await;
         }
+        self.close_idle();
     }
 }
 

@@ -1,8 +1,7 @@
-//! One session carries all locks of a client. When it is over, so is everything that hung on it,
-//! and the next ask opens another.
+//! A session, and where the claims stand that hang on it. When it is over, so are they.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use zookeeper_client::{Client, CreateMode, CreateOptions, MultiWriteError};
@@ -16,77 +15,6 @@ use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::token::FencingToken;
 
-/// The way to the server: the session of now, and how to open the next one.
-pub(super) struct Link {
-    pub(super) settings: Settings,
-    session: Mutex<Arc<Session>>,
-    opening: tokio::sync::Mutex<()>,
-}
-
-impl Link {
-    pub(super) async fn open(settings: Settings) -> Result<Link> {
-        let session = Arc::new(Session::open(&settings, 0).await?);
-        Ok(Link { settings, session: Mutex::new(session), opening: Default::default() })
-    }
-
-    /// The session of now, also if it is over.
-    pub(super) fn now(&self) -> Arc<Session> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// A session that is not known to be over.
-    pub(super) async fn living(&self) -> Result<Arc<Session>> {
-        let session = self.now();
-        if !session.is_over() {
-            return Ok(session);
-        }
-        let _one_at_a_time = self.opening.lock().await;
-        let session = self.now();
-        if !session.is_over() {
-            return Ok(session);
-        }
-        let next = Arc::new(Session::open(&self.settings, session.number + 1).await?);
-        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
-        Ok(next)
-    }
-
-    /// How long the answer to a call may take.
-    pub(super) fn limit(&self, call: Call) -> Duration {
-        let lease = self.now().lease();
-        let limit = match call {
-            // A grant that comes later has too little of its lease left to be of use.
-            Call::Take => lease * 2 / 3,
-            // A hung one has to leave time for another.
-            Call::Renew => lease / 3,
-            Call::Release | Call::Look => MOST_PATIENCE,
-        };
-        limit.min(MOST_PATIENCE)
-    }
-
-    /// Makes a call that ends.
-    pub(super) async fn bound<T>(
-        &self,
-        what: Call,
-        call: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        let limit = self.limit(what);
-        match tokio::time::timeout(limit, call).await {
-            Ok(answer) => answer,
-            Err(_) => Err(fault::silent(&self.settings.shown(), limit)),
-        }
-    }
-}
-
-/// What is asked of the server.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Call {
-    Take,
-    Renew,
-    Release,
-    /// For people.
-    Look,
-}
-
 /// A session, and where the claims of it stand.
 pub(super) struct Session {
     pub(super) client: Client,
@@ -94,7 +22,14 @@ pub(super) struct Session {
     /// How many were before it.
     pub(super) number: u64,
     acls: zookeeper_client::Acls<'static>,
-    spots: Mutex<HashMap<(Key, Owner), Entry>>,
+    claims: Mutex<Claims>,
+}
+
+#[derive(Debug)]
+struct Claims {
+    entries: HashMap<(Key, Owner), Entry>,
+    /// When there was last something to do for them.
+    used: Moment,
 }
 
 /// A claim that may have a node, from before its first request until its release is confirmed.
@@ -147,13 +82,18 @@ pub(super) struct Ahead {
 }
 
 impl Session {
-    async fn open(settings: &Settings, number: u64) -> Result<Session> {
+    pub(super) async fn open(
+        settings: &Settings,
+        timeout: Duration,
+        number: u64,
+    ) -> Result<Session> {
+        let claims = Claims { entries: HashMap::new(), used: Clock::Boot.now() };
         Ok(Session {
-            client: settings.connect().await?,
+            client: settings.connect(timeout).await?,
             tree: settings.tree.clone(),
             number,
             acls: settings.acls(),
-            spots: Mutex::default(),
+            claims: Mutex::new(claims),
         })
     }
 
@@ -177,6 +117,12 @@ impl Session {
         self.timeout() * 2 / 3
     }
 
+    /// The shortest timeout with such a lease, in whole milliseconds.
+    pub(super) fn timeout_of(lease: Duration) -> Duration {
+        let millis = (lease * 3).as_nanos().div_ceil(2_000_000);
+        Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+    }
+
     /// A grant by an answer of this session.
     pub(super) fn grant(&self, claim: &Claim, token: FencingToken) -> Grant {
         Grant::new(token, claim.ttl.min(self.lease()))
@@ -192,25 +138,27 @@ impl Session {
     }
 
     pub(super) fn spot(&self, claim: &Claim) -> Option<Spot> {
-        self.spots().get(&id(claim)).map(|entry| entry.spot.clone())
+        self.claims().entries.get(&id(claim)).map(|entry| entry.spot.clone())
     }
 
     /// The core requests this claim, and it stands there now.
     pub(super) fn set(&self, claim: &Claim, spot: Spot) {
         let (claim, heard) = (claim.clone(), Clock::Boot.now());
-        self.spots().insert(id(&claim), Entry { claim, spot, heard, leaving: None });
+        let mut claims = self.claims();
+        claims.used = heard;
+        claims.entries.insert(id(&claim), Entry { claim, spot, heard, leaving: None });
     }
 
     /// The core renews this claim.
     pub(super) fn hear(&self, claim: &Claim) {
-        if let Some(entry) = self.spots().get_mut(&id(claim)) {
+        if let Some(entry) = self.claims().entries.get_mut(&id(claim)) {
             entry.heard = Clock::Boot.now();
         }
     }
 
     /// The core releases this claim.
     pub(super) fn leaving(&self, claim: &Claim) {
-        if let Some(entry) = self.spots().get_mut(&id(claim)) {
+        if let Some(entry) = self.claims().entries.get_mut(&id(claim)) {
             entry.leaving = Some(Clock::Boot.now());
         }
     }
@@ -218,18 +166,36 @@ impl Session {
     /// The claims that only this session still knows of.
     pub(super) fn owed(&self) -> Vec<Claim> {
         let now = Clock::Boot.now();
-        let spots = self.spots();
-        let owed = spots.values().filter(|entry| entry.is_owed(now));
+        let claims = self.claims();
+        let owed = claims.entries.values().filter(|entry| entry.is_owed(now));
         owed.map(|entry| Claim { doubtful: true, ..entry.claim.clone() }).collect()
     }
 
     pub(super) fn forget(&self, claim: &Claim) {
-        self.spots().remove(&id(claim));
+        let mut claims = self.claims();
+        claims.used = Clock::Boot.now();
+        claims.entries.remove(&id(claim));
+    }
+
+    /// Whether nothing hangs on it, for this long.
+    pub(super) fn is_idle(&self, long: Duration) -> bool {
+        let claims = self.claims();
+        claims.entries.is_empty() && Clock::Boot.now() >= claims.used + long
+    }
+
+    /// The whole key of a grant of this session whose key ends so.
+    pub(super) fn whole_key(&self, key: &Key, token: FencingToken) -> Option<Key> {
+        let claims = self.claims();
+        let found = claims.entries.values().find(|entry| {
+            let held = matches!(&entry.spot, Spot::Held(place) if place.token == token);
+            held && entry.claim.key.as_str().ends_with(key.as_str())
+        });
+        found.map(|entry| entry.claim.key.clone())
     }
 
     /// Notes that the node ahead of a waiting claim is gone.
     pub(super) fn moved_up(&self, claim: &Claim, node: &str) {
-        if let Some(entry) = self.spots().get_mut(&id(claim))
+        if let Some(entry) = self.claims().entries.get_mut(&id(claim))
             && let Spot::Queued { ahead, .. } = &mut entry.spot
             && ahead.node == node
         {
@@ -237,8 +203,8 @@ impl Session {
         }
     }
 
-    fn spots(&self) -> MutexGuard<'_, HashMap<(Key, Owner), Entry>> {
-        self.spots.lock().unwrap_or_else(PoisonError::into_inner)
+    fn claims(&self) -> MutexGuard<'_, Claims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Proves before a majority that all these nodes are there; `false` if one is not.
@@ -276,6 +242,3 @@ pub(super) fn token(czxid: i64) -> Result<FencingToken> {
         Error::new(crate::ErrorKind::Internal, message)
     })
 }
-
-/// The longest that one call may take.
-const MOST_PATIENCE: Duration = Duration::from_secs(5);
