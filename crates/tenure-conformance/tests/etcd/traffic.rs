@@ -21,7 +21,7 @@ server_cases! {
 }
 
 /// The sum of a counter of the server.
-fn metric(node: &Node, start: &str) -> Result<f64> {
+pub(crate) fn metric(node: &Node, start: &str) -> Result<f64> {
     let text = get(node.port(), "/metrics")?;
     let lines = text.lines().filter(|line| line.starts_with(start));
     let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());

@@ -1,6 +1,6 @@
 //! etcd: locks between machines, in the layout of etcd's own lock package.
 //!
-//! `wire` is the way to the servers, `proto` and `ask` what is said there; `session` and `pulse`
+//! `wire` and `login` are the way to the servers, `proto` and `ask` what is said there; `session` and `pulse`
 //! keep leases alive, `watch` wakes; `store` is the open client, `take`, `keep`, `hints` and
 //! `people` its verbs. The user's page is `docs/backends/etcd.md`.
 
@@ -9,6 +9,7 @@ mod examine;
 mod fault;
 mod hints;
 mod keep;
+mod login;
 mod names;
 mod people;
 mod proto;
@@ -81,7 +82,11 @@ impl Etcd {
 
     /// The comparison to put into an etcd transaction of your own, so that it takes effect only if
     /// this grant is still held at that very moment: the strongest fence there is. `None` if it is
-    /// not held now. The key is the whole one, with the client's prefix.
+    /// not held now.
+    ///
+    /// For a guard of a client over this handle, or over a clone of it, the key is
+    /// [`Guard::key`](crate::Guard::key), whatever prefix the client puts before it. For a grant of
+    /// another process it is the whole key, with the prefix.
     ///
     /// # Errors
     ///
