@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "in a test, that is how it fails")]
 
 mod faults;
+mod hostile;
 mod peer;
 mod processes;
 mod verbs;

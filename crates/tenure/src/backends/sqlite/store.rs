@@ -71,7 +71,7 @@ impl Store {
             return Ok(beacon.session);
         }
         let lit = Beacon::light(&self.place, self.inherit);
-        let beacon = lit.map_err(|error| fault::from_io(&self.place.sessions, error))?;
+        let beacon = lit.map_err(|error| fault::from_io(&self.place.sessions.path, error))?;
         let session = beacon.session;
         self.chores.sweep = session.sweeps();
         self.beacon = Some(beacon);
@@ -168,7 +168,8 @@ impl Store {
             if self.is_ours(session) {
                 self.rung.push((owner, ring));
             } else {
-                bell::ring(&self.place, session, owner, ring);
+                // Whoever cannot be rung looks by itself.
+                let _unheard = bell::ring(&self.place, session, owner, ring);
             }
         }
     }
@@ -205,13 +206,11 @@ impl Store {
 
     /// Buries everybody who is dead.
     pub(super) fn sweep(&mut self) {
-        let Ok(files) = std::fs::read_dir(&self.place.sessions) else { return };
-        let sessions: Vec<Session> =
-            files.filter_map(|file| Session::of_beacon(file.ok()?.file_name().to_str()?)).collect();
-        for dead in
-            sessions.into_iter().filter_map(|session| self.dead(session)).collect::<Vec<_>>()
-        {
-            let _later = self.bury(dead);
+        let names = self.place.sessions.names();
+        for session in names.iter().filter_map(|name| Session::of_beacon(name)) {
+            if let Some(dead) = self.dead(session) {
+                let _later = self.bury(dead);
+            }
         }
     }
 
@@ -225,11 +224,11 @@ impl Store {
                 _ => self.change(|change| change.forget(session)).is_ok(),
             };
             if let Some(bell) = self.bell.take() {
-                bell.take_down();
+                bell.take_down(&self.place);
             }
             // With rows left behind, the dark beacon is what tells the others.
             if clean {
-                beacon.put_out();
+                beacon.put_out(&self.place);
             }
         }
         self.tidy();

@@ -265,11 +265,8 @@ fn a_sweep_clears_up_after_the_dead_and_leaves_the_living() {
         dead.bell().unwrap();
     }
     store.sweep();
-    let mut left: Vec<_> = std::fs::read_dir(&place.sessions)
-        .unwrap()
-        .map(|file| place.sessions.join(file.unwrap().file_name()))
-        .collect();
-    let mut expected = [session.beacon(&place), living.session.beacon(&place)];
+    let mut left = place.sessions.names();
+    let mut expected = [session.beacon_name(), living.session.beacon_name()];
     left.sort();
     expected.sort();
     assert_eq!(left, expected);
