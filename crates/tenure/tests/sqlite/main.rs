@@ -4,6 +4,7 @@
 
 mod faults;
 mod hostile;
+mod leases;
 mod peer;
 mod processes;
 mod verbs;

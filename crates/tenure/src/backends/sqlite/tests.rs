@@ -83,7 +83,10 @@ fn a_start_of_the_machine_drops_the_dead_and_gives_the_rest_one_lease() {
     let mut store = open(&folder).unwrap();
     take(&mut store, &claim("lost"));
     match store.take(&claim("kept")).unwrap() {
-        Attempt::Busy(busy) => assert!(busy.retry_after.unwrap() <= kept.ttl, "{busy:?}"),
+        Attempt::Busy(busy) => {
+            let left = busy.retry_after.unwrap();
+            assert!(left <= kept.ttl + Duration::from_millis(1), "{busy:?}");
+        }
         Attempt::Granted(grant) => panic!("took {grant:?} from somebody who lives"),
     }
 }
