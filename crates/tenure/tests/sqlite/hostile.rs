@@ -10,11 +10,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use tenure::ErrorKind;
 use tenure::backend::Backend;
+use tenure::{Attempt, ErrorKind};
 
 use crate::peer::Peer;
-use crate::{Bench, claim, register, take};
+use crate::{Bench, SOON, busy, claim, register, take, waiting, within};
 
 /// A user without any rights.
 const NOBODY: u32 = 65534;
@@ -193,6 +193,45 @@ async fn a_store_that_is_mounted_as_a_single_file_is_refused() {
     let mut peer = Peer::behind(command);
     assert_eq!(peer.ask(&format!("open sqlite://{}/locks.db", elsewhere.display())), "open");
     assert_eq!(peer.ask("take a"), "busy");
+}
+
+#[tokio::test]
+async fn a_waiter_whose_bell_cannot_be_rung_keeps_its_turn() {
+    let bench = Bench::new();
+    fs::write(bench.file(), "").unwrap();
+    for (path, mode) in [(bench.folder().to_owned(), 0o777), (bench.file(), 0o666)] {
+        fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+    let store = bench.open().await;
+    let root = rustix::process::geteuid().is_root();
+    // Root may ring any bell: then the holder is somebody else.
+    let mut holder = Peer::with(|command| {
+        use std::os::unix::process::CommandExt;
+        if root {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+    });
+    assert_eq!(holder.ask(&format!("open {}", bench.url())), "open");
+    assert!(holder.ask("take a").starts_with("granted "));
+    // In the second place, its looks are rare; then it is the first.
+    let (gone, next, last) = (waiting("a"), waiting("a"), waiting("a"));
+    busy(&store, &gone).await;
+    busy(&store, &next).await;
+    let mut hint = store.until_free(&next);
+    register(&store, &mut hint).await;
+    busy(&store, &last).await;
+    store.release(&gone).await.unwrap();
+    for name in bench.sessions().iter().filter(|name| name.ends_with(".bell")) {
+        let bell = bench.folder().join("locks.db.d").join(name);
+        fs::set_permissions(bell, PermissionsExt::from_mode(0)).unwrap();
+    }
+    assert_eq!(holder.ask("release"), "true");
+    within(SOON, hint).await;
+    match store.try_acquire(&next).await.unwrap() {
+        Attempt::Granted(_) => {}
+        Attempt::Busy(busy) => panic!("its offer went on to the next: {busy:?}"),
+    }
+    busy(&store, &last).await;
 }
 
 #[tokio::test]

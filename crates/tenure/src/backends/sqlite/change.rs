@@ -13,7 +13,7 @@ use crate::backend::{Claim, Owner};
 use crate::key::Key;
 use crate::token::FencingToken;
 
-/// An open transaction. Rings are kept until it is committed: who is rung looks at once.
+/// An open transaction. Calls are kept until it is committed: who is rung looks at once.
 pub(super) struct Change<'a> {
     pub(super) conn: &'a Connection,
     pub(super) place: &'a Place,
@@ -21,9 +21,17 @@ pub(super) struct Change<'a> {
     pub(super) session: Option<Session>,
     /// Read after the write lock was ours, so that time does not go back from change to change.
     pub(super) now: i64,
-    pub(super) rings: Vec<(Session, Owner, Ring)>,
+    pub(super) calls: Vec<Call>,
     /// Few of the reserved tokens are left.
     pub(super) low: bool,
+}
+
+/// Whom to ring, and why.
+pub(super) struct Call {
+    pub(super) session: Session,
+    pub(super) key: Key,
+    pub(super) owner: Owner,
+    pub(super) ring: Ring,
 }
 
 /// Why a change cannot be made.
@@ -85,10 +93,22 @@ impl Change<'_> {
         let until = self.end_of(waiter.ttl.min(OFFER_MS));
         let change = (key.as_str(), waiter.place, token.as_i64(), self.now, until);
         self.run(PROMOTE, change)?;
-        self.rings.push((waiter.session, waiter.owner, Ring::Offered));
+        self.call(key, waiter, Ring::Offered);
         waiter.place = 0;
         waiter.token = Some(token);
         (waiter.since, waiter.expires) = (self.now, until);
+        Ok(())
+    }
+
+    fn call(&mut self, key: &Key, row: &Row, ring: Ring) {
+        let (session, owner) = (row.session, row.owner);
+        self.calls.push(Call { session, key: key.clone(), owner, ring });
+    }
+
+    /// Lets an offer last until its waiter has looked by itself, because it cannot be rung.
+    pub(super) fn prolong(&mut self, key: &Key, owner: Owner) -> Result<(), Stop> {
+        let until = self.end_of(0);
+        self.run(PROLONG, (key.as_str(), &owner_bytes(owner)[..], until, UNHEARD_MS))?;
         Ok(())
     }
 
@@ -200,7 +220,7 @@ impl Change<'_> {
         let head = self.row(HEAD, [key.as_str()])?;
         let Some(head) = head.filter(|head| head.token == Some(token)) else { return Ok(false) };
         self.run(DROP_PLACE, (key.as_str(), head.place))?;
-        self.rings.push((head.session, head.owner, Ring::Evicted));
+        self.call(key, &head, Ring::Evicted);
         self.settle(key)?;
         Ok(head.expires > self.now)
     }
@@ -263,6 +283,9 @@ pub(super) fn millis(span: Duration) -> i64 {
 /// For how long a key is offered to a waiter.
 const OFFER_MS: i64 = 1000;
 
+/// And to one that cannot be rung: longer than the longest time between two looks (`wait`).
+const UNHEARD_MS: i64 = 4000;
+
 /// With fewer reserved tokens left, more are reserved when nobody waits for an answer.
 const LOW: i64 = 256;
 
@@ -287,6 +310,9 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
 const LAST: &str = "SELECT coalesce(max(place), 0) FROM claim WHERE key = ?1";
 const NEXT_TOKEN: &str =
     "UPDATE meta SET next = next + 1 WHERE next < reserved RETURNING next, reserved";
+const PROLONG: &str = "
+UPDATE claim SET expires = max(expires, ?3 + min(ttl, ?4))
+WHERE key = ?1 AND place = 0 AND owner = ?2";
 const PROMOTE: &str = "
 UPDATE claim SET place = 0, token = ?3, since = ?4, expires = ?5 WHERE key = ?1 AND place = ?2";
 const REFRESH: &str = "
