@@ -79,6 +79,8 @@ impl Cluster {
             Topology::RedisSentinel => {
                 format!("redis+sentinel://{}/{}", self.hosts(), run::MASTER_NAME)
             }
+            // It has the password in it.
+            Topology::Mysql => self.node().url(),
             _ => url(self.topology.server(), &self.hosts()),
         }
     }

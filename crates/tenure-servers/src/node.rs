@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::ports::Port;
 use crate::process::{Launch, Process, log_for_people, tail};
 use crate::proxy::Proxy;
+use crate::run;
 use crate::wire::{self, redis};
 
 /// One server process. Every method may be called from any thread.
@@ -72,7 +73,10 @@ impl Node {
 
     /// The URL of this node alone.
     pub fn url(&self) -> String {
-        url(self.server, &self.address())
+        match self.server {
+            "mysql" => run::mysql::url(self),
+            server => url(server, &self.address()),
+        }
     }
 
     /// The process id, while it runs.
@@ -218,6 +222,7 @@ impl Node {
             "consul" => wire::http::get(port, "/v1/agent/self").map(drop),
             "etcd" => wire::http::get(port, "/version").map(drop),
             "mariadb" => wire::mysql::Mysql::connect(port)?.query("select 1").map(drop),
+            "mysql" => run::mysql::ready(self),
             "postgres" => wire::postgres::Postgres::connect(port)?.query("select 1").map(drop),
             "redis" => expect(format!("{:?}", redis::ask(port, &["PING"])?), "PONG"),
             _ => expect(wire::zookeeper::four_letters(port, "ruok")?, "imok"),

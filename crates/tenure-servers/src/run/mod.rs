@@ -3,6 +3,7 @@
 mod consul;
 mod etcd;
 mod mariadb;
+pub(crate) mod mysql;
 pub(crate) mod postgres;
 mod redis;
 mod sentinel;
@@ -35,6 +36,7 @@ pub(crate) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
         Topology::Etcd => etcd::start(site, 1),
         Topology::Etcd3 => etcd::start(site, 3),
         Topology::Mariadb => mariadb::start(site),
+        Topology::Mysql => mysql::start(site),
         Topology::Postgres => postgres::start(site),
         Topology::Redis => redis::start(site, 1),
         Topology::Redis5 => redis::start(site, 5),
@@ -52,6 +54,7 @@ pub(crate) fn ready(cluster: &Cluster) -> Result<(), (&Node, String)> {
             Topology::Consul | Topology::Consul3 => consul::ready(cluster, node),
             Topology::Etcd | Topology::Etcd3 => etcd::ready(node),
             Topology::Mariadb => mariadb::ready(node),
+            Topology::Mysql => mysql::ready(node),
             Topology::Postgres => postgres::ready(node),
             Topology::Redis | Topology::Redis5 => redis::ready(node),
             Topology::RedisCluster => redis::cluster_ready(node),
@@ -101,7 +104,7 @@ impl<'a> Site<'a> {
     pub(crate) fn new(topology: Topology, options: &'a Options, dir: &'a Path) -> Result<Self> {
         let shim = match topology.server() {
             _ if !options.clock => None,
-            "mariadb" | "postgres" | "redis" | "zookeeper" => Some(clock::shim()?),
+            "mariadb" | "mysql" | "postgres" | "redis" | "zookeeper" => Some(clock::shim()?),
             server => {
                 let reason = "its clock cannot be shifted: it does not ask libc for the time";
                 return Err(Error::failed(format!("start {server}"), reason));

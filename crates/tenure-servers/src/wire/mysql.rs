@@ -1,44 +1,93 @@
-//! MariaDB and MySQL: text queries, without a password.
+//! MariaDB and MySQL: text queries. MariaDB is asked without a password; MySQL over its socket,
+//! where a password may be sent as it is.
 
+use std::fmt::Debug;
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 
-use super::{connect, odd};
+use super::{LIMIT, connect, odd};
+use crate::node::Node;
+use crate::run;
+
+/// What bytes travel over.
+trait Stream: Read + Write + Debug + Send {}
+
+impl<S: Read + Write + Debug + Send> Stream for S {}
 
 /// A connection as user `root` to the database `test`.
 #[derive(Debug)]
 pub struct Mysql {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     sequence: u8,
 }
 
 impl Mysql {
+    /// Connects to a node, which is a MariaDB or a MySQL, as its administrator.
+    ///
+    /// # Errors
+    /// When nobody answers within five seconds, or the server refuses.
+    pub fn admin(node: &Node) -> io::Result<Self> {
+        match node.server {
+            "mysql" => Self::over_socket(node, &run::mysql::password(node)?),
+            _ => Self::connect(node.port()),
+        }
+    }
+
     /// Connects to a port on loopback.
     ///
     /// # Errors
     /// When nobody answers within five seconds, or the server refuses.
     pub fn connect(port: u16) -> io::Result<Self> {
-        let mut connection = Self { stream: connect(port)?, sequence: 0 };
-        let greeting = connection.receive()?;
+        let mut connection = Self { stream: Box::new(connect(port)?), sequence: 0 };
+        connection.log_in("")?;
+        Ok(connection)
+    }
+
+    /// By the folder of the socket, because the path of one has at most 107 bytes.
+    fn over_socket(node: &Node, password: &str) -> io::Result<Self> {
+        let folder = File::open(node.dir().join("data"))?;
+        let path = format!("/proc/self/fd/{}/{}", folder.as_raw_fd(), run::mysql::SOCKET);
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.set_write_timeout(Some(LIMIT))?;
+        let mut connection = Self { stream: Box::new(stream), sequence: 0 };
+        connection.log_in(password)?;
+        Ok(connection)
+    }
+
+    fn log_in(&mut self, password: &str) -> io::Result<()> {
+        let greeting = self.receive()?;
         if greeting.first() == Some(&ERR) {
             return Err(odd(message(&greeting)));
         }
+        // With a password: a proof that cannot be right, so that the server asks for the password.
+        let (proof, plugin) = match password {
+            "" => (&[][..], "mysql_native_password"),
+            _ => (&[1; 32][..], "caching_sha2_password"),
+        };
         let mut login = Vec::new();
         login.extend(CAPABILITIES.to_le_bytes());
         login.extend((1u32 << 24).to_le_bytes()); // largest packet
         login.push(45); // utf8mb4
         login.extend([0; 23]);
         login.extend(b"root\0");
-        login.push(0); // an empty password
-        login.extend(b"test\0mysql_native_password\0");
-        connection.send(&login)?;
-        let mut answer = connection.receive()?;
+        login.push(u8::try_from(proof.len()).map_err(odd)?);
+        login.extend(proof);
+        login.extend(format!("test\0{plugin}\0").as_bytes());
+        self.send(&login)?;
+        let mut answer = self.receive()?;
         if answer.first() == Some(&SWITCH_AUTH) {
-            connection.send(&[])?;
-            answer = connection.receive()?;
+            self.send(proof)?;
+            answer = self.receive()?;
+        }
+        if answer == WHOLE_PASSWORD {
+            self.send(format!("{password}\0").as_bytes())?;
+            answer = self.receive()?;
         }
         match answer.first() {
-            Some(&OK) => Ok(connection),
+            Some(&OK) => Ok(()),
             _ => Err(odd(message(&answer))),
         }
     }
@@ -108,6 +157,8 @@ fn message(packet: &[u8]) -> String {
 const OK: u8 = 0x00;
 const END: u8 = 0xfe;
 const SWITCH_AUTH: u8 = 0xfe;
+/// The server wants the password itself.
+const WHOLE_PASSWORD: [u8; 2] = [0x01, 0x04];
 const ERR: u8 = 0xff;
 
 /// Long password, connect with database, protocol 4.1, transactions, secure connection, plugins.
