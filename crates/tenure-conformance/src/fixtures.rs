@@ -130,7 +130,7 @@ async fn server(topology: Topology, options: &'static str) -> Result<Store> {
         Topology::RedisCluster | Topology::RedisSentinel => Vec::new(),
         _ => cluster.members().map(Node::port).collect(),
     };
-    by_url(format!("{}?{options}", cluster.url()), ports, ())
+    by_url(cluster.url_with(options), ports, ())
 }
 
 /// Each mode has a server of its own: the races of all three at once need many connections.

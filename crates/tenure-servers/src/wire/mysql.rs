@@ -1,5 +1,5 @@
-//! MariaDB and MySQL: text queries. MariaDB is asked without a password; MySQL over its socket,
-//! where a password may be sent as it is.
+//! MariaDB and MySQL: text queries. MariaDB is told a proof of the password; MySQL is asked over
+//! its socket, where the password may be sent as it is.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -7,9 +7,12 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
+use sha1::{Digest, Sha1};
+
 use super::{LIMIT, connect, odd};
 use crate::node::Node;
 use crate::run;
+use crate::secret::{self, Secret};
 
 /// What bytes travel over.
 trait Stream: Read + Write + Debug + Send {}
@@ -35,13 +38,25 @@ impl Mysql {
         }
     }
 
-    /// Connects to a port on loopback.
+    /// Connects to a port on loopback, with the password of the MariaDB that this process runs
+    /// there.
     ///
     /// # Errors
     /// When nobody answers within five seconds, or the server refuses.
     pub fn connect(port: u16) -> io::Result<Self> {
         let mut connection = Self { stream: Box::new(connect(port)?), sequence: 0 };
-        connection.log_in("")?;
+        let secret = secret::of(port);
+        connection.log_in(Login::Native(secret.as_ref().map_or("", Secret::as_str)))?;
+        Ok(connection)
+    }
+
+    /// Connects as a stranger would, who has no password.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn anonymous(port: u16) -> io::Result<Self> {
+        let mut connection = Self { stream: Box::new(connect(port)?), sequence: 0 };
+        connection.log_in(Login::Native(""))?;
         Ok(connection)
     }
 
@@ -53,19 +68,22 @@ impl Mysql {
         stream.set_read_timeout(Some(LIMIT))?;
         stream.set_write_timeout(Some(LIMIT))?;
         let mut connection = Self { stream: Box::new(stream), sequence: 0 };
-        connection.log_in(password)?;
+        connection.log_in(Login::Whole(password))?;
         Ok(connection)
     }
 
-    fn log_in(&mut self, password: &str) -> io::Result<()> {
+    fn log_in(&mut self, login_by: Login<'_>) -> io::Result<()> {
         let greeting = self.receive()?;
         if greeting.first() == Some(&ERR) {
             return Err(odd(message(&greeting)));
         }
-        // With a password: a proof that cannot be right, so that the server asks for the password.
-        let (proof, plugin) = match password {
-            "" => (&[][..], "mysql_native_password"),
-            _ => (&[1; 32][..], "caching_sha2_password"),
+        // Over a socket: a proof that cannot be right, so that the server asks for the password.
+        let (proof, plugin, password) = match login_by {
+            Login::Native(password) => {
+                let proof = native_proof(password, &challenge(&greeting)?);
+                (proof, "mysql_native_password", "")
+            }
+            Login::Whole(password) => (vec![1; 32], "caching_sha2_password", password),
         };
         let mut login = Vec::new();
         login.extend(CAPABILITIES.to_le_bytes());
@@ -74,12 +92,19 @@ impl Mysql {
         login.extend([0; 23]);
         login.extend(b"root\0");
         login.push(u8::try_from(proof.len()).map_err(odd)?);
-        login.extend(proof);
+        login.extend(&proof);
         login.extend(format!("test\0{plugin}\0").as_bytes());
         self.send(&login)?;
         let mut answer = self.receive()?;
         if answer.first() == Some(&SWITCH_AUTH) {
-            self.send(proof)?;
+            // Perhaps with another challenge: behind the name of the plugin.
+            let again = match (login_by, answer.splitn(2, |&byte| byte == 0).nth(1)) {
+                (Login::Native(password), Some(other)) if !password.is_empty() => {
+                    native_proof(password, other.get(..20).unwrap_or_default())
+                }
+                _ => proof,
+            };
+            self.send(&again)?;
             answer = self.receive()?;
         }
         if answer == WHOLE_PASSWORD {
@@ -140,6 +165,38 @@ impl Mysql {
         self.stream.read_exact(&mut body)?;
         Ok(body)
     }
+}
+
+/// How a password is told.
+#[derive(Clone, Copy)]
+enum Login<'a> {
+    /// By a proof for the server's challenge; without a password, by nothing.
+    Native(&'a str),
+    /// As it is, where nobody listens.
+    Whole(&'a str),
+}
+
+/// The twenty bytes in the server's greeting that a proof is about: eight behind its version and
+/// the number of the connection, the rest behind its capabilities and ten bytes of nothing.
+fn challenge(greeting: &[u8]) -> io::Result<Vec<u8>> {
+    let version = greeting.iter().skip(1).position(|&byte| byte == 0);
+    let first = version.map(|end| end + 2 + 4).ok_or_else(|| odd("no greeting"))?;
+    let part = |from: usize, length| greeting.get(from..from + length);
+    match (part(first, 8), part(first + 8 + 1 + 2 + 1 + 2 + 2 + 1 + 10, 12)) {
+        (Some(one), Some(two)) => Ok([one, two].concat()),
+        _ => Err(odd("no challenge in the greeting")),
+    }
+}
+
+/// SHA1(password) xor SHA1(challenge, SHA1(SHA1(password))).
+fn native_proof(password: &str, challenge: &[u8]) -> Vec<u8> {
+    if password.is_empty() {
+        return Vec::new();
+    }
+    let once = Sha1::digest(password);
+    let stored = Sha1::digest(once);
+    let mask = Sha1::new().chain_update(challenge).chain_update(stored).finalize();
+    once.iter().zip(mask).map(|(a, b)| a ^ b).collect()
 }
 
 /// A column is its length in one byte (values here are short) and its bytes; 251 stands for NULL.
