@@ -114,8 +114,10 @@ impl Rig {
                 {
                     return cluster.url();
                 }
-                let addresses: Vec<_> = nodes.iter().map(|node| address(node)).collect();
-                return addresses.join(",");
+                let login = self.cluster.as_ref().and_then(|cluster| cluster.node().password());
+                let login = login.map_or(String::new(), |password| format!(":{password}@"));
+                let addresses = nodes.iter().map(|node| format!("{login}{}", address(node)));
+                return addresses.collect::<Vec<_>>().join(",");
             }
             Make::Own(options) => options,
         };
@@ -124,7 +126,8 @@ impl Rig {
             None => format!("sqlite://{}/locks.db", self.folder.path().display()),
         };
         let url = nodes.iter().fold(plain, |url, node| url.replace(node, &address(node)));
-        format!("{url}?{options}")
+        let joint = if url.contains('?') { '&' } else { '?' };
+        format!("{url}{joint}{options}")
     }
 }
 

@@ -61,13 +61,17 @@ fn request(client: &mut TcpStream) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Passes the answer on; the state of the transaction after it.
+/// Passes the answer on, and what a login wants of the client; the state of the transaction after
+/// it.
 fn answer(server: &mut TcpStream, client: &mut TcpStream) -> Result<u8> {
     loop {
-        let (kind, message) = message(server)?;
-        client.write_all(&message)?;
+        let (kind, passed) = message(server)?;
+        client.write_all(&passed)?;
+        if kind == b'R' && [10, 11].contains(&passed[8]) {
+            server.write_all(&message(client)?.1)?;
+        }
         if kind == b'Z' {
-            return Ok(message[5]);
+            return Ok(passed[5]);
         }
     }
 }

@@ -19,6 +19,7 @@ pub enum Bundle {
     /// The Java that runs ZooKeeper.
     Jre,
     Mariadb,
+    Mysql,
     Postgres,
     Redis,
     Redis8,
@@ -28,11 +29,12 @@ pub enum Bundle {
 
 impl Bundle {
     /// Every bundle.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Consul,
         Self::Etcd,
         Self::Jre,
         Self::Mariadb,
+        Self::Mysql,
         Self::Postgres,
         Self::Redis,
         Self::Redis8,
@@ -47,6 +49,7 @@ impl Bundle {
             Self::Etcd => "etcd",
             Self::Jre => "jre",
             Self::Mariadb => "mariadb",
+            Self::Mysql => "mysql",
             Self::Postgres => "postgres",
             Self::Redis => "redis",
             Self::Redis8 => "redis8",
@@ -91,8 +94,16 @@ pub(crate) fn fetch(bundle: Bundle) -> Result<PathBuf> {
         return Err(error.clone());
     }
     make(bundle, &root).map_err(|mut reason| {
-        if bundle == Bundle::Consul {
-            reason.push_str("; only Debian bullseye has it, but any consul on PATH will do");
+        match bundle {
+            Bundle::Consul => {
+                reason.push_str("; only Debian bullseye has it, but any consul on PATH will do");
+            }
+            Bundle::Mysql => {
+                reason.push_str(
+                    "; only Debian sid has it, but a mysqld 8.0 or newer on PATH will do",
+                );
+            }
+            _ => {}
         }
         let error = Error::missing(bundle.name(), reason);
         failed.insert(bundle, error.clone());

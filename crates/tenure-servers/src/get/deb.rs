@@ -16,6 +16,8 @@ pub(super) fn suite(bundle: Bundle) -> &'static str {
     match bundle {
         // The last release with Consul.
         Bundle::Consul => "bullseye",
+        // No release has it; what sid calls its libraries changes with time.
+        Bundle::Mysql => "sid",
         Bundle::Etcd | Bundle::Redis8 | Bundle::Valkey => "trixie",
         _ => "bookworm",
     }
@@ -28,6 +30,7 @@ pub(super) fn packages(bundle: Bundle) -> Vec<&'static str> {
         Bundle::Etcd => &["etcd-server etcd-client libc6"],
         Bundle::Jre => &["openjdk-17-jre-headless zlib1g", LIBC],
         Bundle::Mariadb => &[MARIADB, BOOKWORM, LIBC],
+        Bundle::Mysql => &[MYSQL, LIBC],
         Bundle::Postgres => &[POSTGRES, BOOKWORM, LIBC],
         // The server's program is in the tools' package; the server's own is a link to it.
         Bundle::Redis => {
@@ -53,6 +56,7 @@ pub(super) fn program(bundle: Bundle) -> String {
         Bundle::Etcd => "usr/bin/etcd".into(),
         Bundle::Jre => format!("usr/lib/jvm/java-17-openjdk-{ARCH}/bin/java"),
         Bundle::Mariadb => "usr/sbin/mariadbd".into(),
+        Bundle::Mysql => "usr/sbin/mysqld".into(),
         Bundle::Postgres => format!("{POSTGRES_BIN}/postgres"),
         Bundle::Redis | Bundle::Redis8 => "usr/bin/redis-server".into(),
         Bundle::Valkey => "usr/bin/valkey-server".into(),
@@ -196,6 +200,9 @@ const BOOKWORM: &str = "libssl3 zlib1g libsystemd0 libcap2 libgcrypt20 libgpg-er
     libzstd1 liblz4-1";
 const TRIXIE: &str = "libssl3t64 zlib1g libsystemd0 libcap2 libzstd1";
 const MARIADB: &str = "mariadb-server-core libaio1 libnuma1 liburing2 libpcre2-8-0 libcrypt1";
+const MYSQL: &str = "mysql-server-core libicu78 libssl3t64 libzstd1 libprotobuf-lite32t64 zlib1g \
+    liblz4-1 libaio1t64 libnuma1 libgoogle-perftools4t64 libtcmalloc-minimal4t64 libxxhash0 \
+    libunwind8 liblzma5";
 // Not libllvm14, 104 MB: the server runs with jit=off.
 const POSTGRES: &str = "postgresql-15 postgresql-client-15 libpq5 libxml2 libgssapi-krb5-2 \
     libldap-2.5-0 libicu72 libreadline8 libpam0g libaudit1 libcap-ng0 libkrb5-3 libk5crypto3 \
@@ -203,8 +210,9 @@ const POSTGRES: &str = "postgresql-15 postgresql-client-15 libpq5 libxml2 libgss
     libp11-kit0 libidn2-0 libunistring2 libtasn1-6 libnettle8 libhogweed6 libgmp10 libffi8";
 const POSTGRES_BIN: &str = "usr/lib/postgresql/15/bin";
 
-const PRUNED: [&str; 11] = [
+const PRUNED: [&str; 12] = [
     "lib/systemd",
+    "usr/lib/mysql",
     "usr/lib/postgresql/15/lib/bitcode",
     "usr/lib/systemd",
     "usr/share/apport",

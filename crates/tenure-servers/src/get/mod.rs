@@ -47,6 +47,18 @@ impl Program {
         }
     }
 
+    /// The unpacked bundle around it, if it is not of the host.
+    pub(crate) fn root(&self) -> Option<&Path> {
+        self.root.as_deref()
+    }
+
+    /// The same in a copy of its bundle.
+    pub(crate) fn moved_to(&self, copy: &Path) -> Self {
+        let inside = self.root().and_then(|root| self.path.strip_prefix(root).ok());
+        let path = inside.map_or_else(|| self.path.clone(), |inside| copy.join(inside));
+        Self { path, root: Some(copy.to_owned()), version: self.version }
+    }
+
     /// The folder above its `bin` or `sbin`, which also has `share`.
     pub(crate) fn prefix(&self) -> PathBuf {
         let real = std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
