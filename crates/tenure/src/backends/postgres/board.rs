@@ -7,7 +7,7 @@ use tokio_postgres::types::Type;
 
 use super::fault;
 use super::lanes::Lanes;
-use super::lease::{get, note, seconds, token};
+use super::lease::{get, note, seconds, span, token};
 use super::link::{Sql, values};
 use super::settings::Kind;
 use crate::claim::{Busy, Claim, Holder, Note, Owner};
@@ -27,7 +27,7 @@ pub(super) async fn post(
         claim.owner.to_string(),
         token.as_i64(),
         pid,
-        claim.ttl.as_secs_f64(),
+        span(claim.ttl),
         note(&claim.note),
         lanes.channel.clone(),
     ];
@@ -39,7 +39,7 @@ pub(super) async fn busy(lanes: &Arc<Lanes>, claim: &Claim) -> Result<Busy> {
     let (mode, key) = (lanes.settings.mode.word(), claim.key.as_str().as_bytes().to_vec());
     let rows = if claim.waits {
         let owner = claim.owner.to_string();
-        let (ttl, note) = (claim.ttl.as_secs_f64(), note(&claim.note));
+        let (ttl, note) = (span(claim.ttl), note(&claim.note));
         let values = values![mode, key, owner, ttl, note, lanes.channel.clone()];
         lanes.ask(&QUEUE_UP, values).await?
     } else {
@@ -195,7 +195,7 @@ macro_rules! seen {
     };
 }
 
-/// Takes or refreshes a place. $1 mode, $2 key, $3 owner, $4 ttl, $5 note, $6 channel.
+/// Takes or refreshes a place, whose end is never moved back. $1 mode, $2 key, $3 owner, $4 ttl, $5 note, $6 channel.
 static QUEUE_UP: Sql = Sql {
     text: concat!(
         "INSERT INTO tenure_board AS l (mode, key, queue)
@@ -204,7 +204,9 @@ SELECT $1, $2, jsonb_build_array(jsonb_build_object('o', $3::text, 's', clock_ti
 ON CONFLICT (mode, key) DO UPDATE SET queue = (SELECT CASE
     WHEN live @> jsonb_build_array(jsonb_build_object('o', $3::text)) THEN
       (SELECT jsonb_agg(CASE WHEN e->>'o' = $3
-                        THEN (excluded.queue->0) || jsonb_build_object('s', e->'s')
+                        THEN (excluded.queue->0) || jsonb_build_object('s', e->'s',
+                          'u', greatest((e->>'u')::timestamptz,
+                                        (excluded.queue->0->>'u')::timestamptz))
                         ELSE e END ORDER BY i)
        FROM jsonb_array_elements(live) WITH ORDINALITY x(e, i))
     WHEN jsonb_array_length(live) >= 256 THEN live

@@ -147,7 +147,9 @@ impl Rows {
     async fn renew_one(&self, claim: &Claim) -> Result<Duration> {
         let lost = || Error::new(ErrorKind::Lost, "the lock is not held");
         let held = match self.slots().get(&claim.owner) {
-            Some(Slot::Held(held)) => held.clone(),
+            Some(Slot::Held(held)) if claim.token.is_none_or(|token| token == held.token) => {
+                held.clone()
+            }
             _ => return Err(lost()),
         };
         // Any statement tells the server that we live.

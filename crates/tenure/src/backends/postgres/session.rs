@@ -15,7 +15,7 @@ use tokio_postgres::types::Type;
 use super::board::{UNLOCK_AND_CLEAR, live};
 use super::fault;
 use super::lanes::Lanes;
-use super::lease::{get, note, token};
+use super::lease::{get, note, span, token};
 use super::link::{Link, Sql, values};
 use super::pooler;
 use super::settings;
@@ -101,6 +101,13 @@ struct Lock {
     token: FencingToken,
 }
 
+impl Lock {
+    /// Whether a renewal is about this grant, and not an earlier one of the same owner.
+    fn is_grant(&self, claim: &Claim) -> bool {
+        self.owner == claim.owner && claim.token.is_none_or(|token| token == self.token)
+    }
+}
+
 impl Book {
     async fn run(
         mut self,
@@ -157,7 +164,7 @@ impl Book {
             number,
             claim.key.as_str().as_bytes().to_vec(),
             claim.owner.to_string(),
-            claim.ttl.as_secs_f64(),
+            span(claim.ttl),
             note(&claim.note),
             self.lanes.channel.clone(),
         ];
@@ -195,7 +202,7 @@ impl Book {
             }
         }
         let answer = |claim: &Claim| match self.locks.get(&number(&claim.key)) {
-            Some(lock) if lock.owner == claim.owner => Ok(claim.ttl),
+            Some(lock) if lock.is_grant(claim) => Ok(claim.ttl),
             _ if self.casualties.contains(&claim.owner) => {
                 Err(Error::gone(LostReason::SessionGone))
             }

@@ -35,6 +35,10 @@ macro_rules! gone {
 /// The token of a takeover is drawn with the row locked. That of an insert is drawn before, which
 /// is right only because a row never disappears while a statement that may insert it is running:
 /// see the sweep. A refused try without a place reads and writes nothing.
+///
+/// `excluded` is computed once, before the statement waits for the row. It may be old when it takes
+/// effect, and a later request of the same claim may have been answered meanwhile: so no end of a
+/// lease or of a queue entry is ever moved back.
 pub(super) static TAKE: Sql = Sql {
     text: concat!(
         "WITH t AS (
@@ -45,7 +49,7 @@ pub(super) static TAKE: Sql = Sql {
   ON CONFLICT (key) DO UPDATE SET (owner, token, until, since, note, chan, queue, gone) = (
     SELECT CASE WHEN held THEN l.owner ELSE w->>'o' END,
            CASE WHEN held OR w IS NULL THEN l.token ELSE nextval('tenure_token') END,
-           CASE WHEN mine THEN excluded.until WHEN held THEN l.until
+           CASE WHEN mine THEN greatest(l.until, excluded.until) WHEN held THEN l.until
                 ELSE coalesce((w->>'u')::timestamptz, n) END,
            CASE WHEN held THEN l.since ELSE n END,
            CASE WHEN held THEN l.note ELSE coalesce(w->>'n', '') END,
@@ -60,7 +64,8 @@ pub(super) static TAKE: Sql = Sql {
           WHEN mine OR dead OR NOT $5 THEN live
           WHEN live @> jsonb_build_array(jsonb_build_object('o', excluded.owner)) THEN
             (SELECT jsonb_agg(CASE WHEN e->>'o' = excluded.owner
-                              THEN me || jsonb_build_object('s', e->'s') ELSE e END ORDER BY i)
+                              THEN me || jsonb_build_object('s', e->'s', 'u', greatest(
+                                (e->>'u')::timestamptz, excluded.until)) ELSE e END ORDER BY i)
              FROM jsonb_array_elements(live) WITH ORDINALITY x(e, i))
           WHEN jsonb_array_length(live) >= 256 THEN live
           ELSE live || me END AS q
@@ -185,13 +190,16 @@ SELECT CASE WHEN owner IS NOT NULL
 pub(super) static NOTIFY: Sql =
     Sql { text: "SELECT pg_notify($1, $2)", types: &[Type::TEXT, Type::TEXT] };
 
-/// Extends many. $1 keys, $2 owners, $3 ttls.
+/// Extends many. $1 keys, $2 owners, $3 ttls, $4 tokens. A token that is not NULL has to be that of
+/// the grant: the same owner may have another one, if an eviction was undone by a late request.
 pub(super) static RENEW: Sql = Sql {
-    text: "UPDATE tenure_lease l SET until = clock_timestamp() + make_interval(secs => r.ttl) \
-           FROM unnest($1, $2, $3) AS r(key, owner, ttl) \
+    text: "UPDATE tenure_lease l \
+           SET until = greatest(l.until, clock_timestamp() + make_interval(secs => r.ttl)) \
+           FROM unnest($1, $2, $3, $4) AS r(key, owner, ttl, token) \
            WHERE l.key = r.key AND l.owner = r.owner AND l.until > clock_timestamp() \
+             AND l.token = coalesce(r.token, l.token) \
            RETURNING l.owner",
-    types: &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY],
+    types: &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY, Type::INT8_ARRAY],
 };
 
 /// Which of these keys somebody holds. $1 keys.
