@@ -13,6 +13,22 @@ pub(super) fn lost_a_race(error: &tokio_postgres::Error) -> bool {
         || code == Some(&SqlState::T_R_DEADLOCK_DETECTED)
 }
 
+/// Whether the server itself refused: an error response, and not silence or a broken connection.
+pub(super) fn is_response(error: &Error) -> bool {
+    code(error).is_some()
+}
+
+/// Whether a statement was refused because its transaction had been aborted before.
+pub(super) fn is_aborted(error: &Error) -> bool {
+    code(error) == Some(&SqlState::IN_FAILED_SQL_TRANSACTION)
+}
+
+/// What the server said, where an error of ours has it as its cause.
+fn code(error: &Error) -> Option<&SqlState> {
+    let source = std::error::Error::source(error)?;
+    source.downcast_ref::<tokio_postgres::Error>()?.code()
+}
+
 pub(super) fn from_io(host: &str, port: u16, error: std::io::Error) -> Error {
     let message = format!("cannot reach PostgreSQL at {host}:{port}");
     Error::new(ErrorKind::Unavailable, message).with_source(error)
