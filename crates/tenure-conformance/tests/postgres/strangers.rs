@@ -33,7 +33,7 @@ async fn other_isolation_levels_change_nothing() -> Result<()> {
         for mode in ["lease", "session", "row"] {
             race(&format!("{url}?mode={mode}")).await.context(format!("{level}, {mode}"))?;
         }
-        // Behind a pooler nothing is set: there the server's own level is in force.
+        // Behind a pooler every transaction sets its own.
         race(&format!("{url}?pooler=yes")).await.context(format!("{level}, pooled"))?;
     }
     Ok(())

@@ -141,7 +141,7 @@ macro_rules! list {
   ARRAY(SELECT extract(epoch FROM clock_timestamp() - (e->>'s')::timestamptz)::float8
         FROM jsonb_array_elements(l.queue) WITH ORDINALITY x(e, i)
         WHERE (e->>'u')::timestamptz > clock_timestamp() ORDER BY i)
-FROM tenure_board l WHERE l.mode = '",
+FROM @.tenure_board l WHERE l.mode = '",
             $mode,
             "' AND l.key >= $1 AND ($2 IS NULL OR l.key < $2) AND ",
             $held,
@@ -161,7 +161,7 @@ macro_rules! grant {
             text: concat!(
                 "SELECT ",
                 $what,
-                " FROM tenure_board l WHERE l.mode = '",
+                " FROM @.tenure_board l WHERE l.mode = '",
                 $mode,
                 "' AND l.key = $1 AND l.token = $2 AND ",
                 $held
@@ -177,7 +177,7 @@ static END_ROW: Sql = grant!("pg_terminate_backend(l.pid)", "row", has_row!());
 
 static POST: Sql = Sql {
     text: concat!(
-        "INSERT INTO tenure_board AS l (mode, key, owner, token, pid, ttl, note, chan) \
+        "INSERT INTO @.tenure_board AS l (mode, key, owner, token, pid, ttl, note, chan) \
          VALUES ('row', $1, $2, $3, $4, $5, $6, $7) ON CONFLICT (mode, key) DO UPDATE SET \
          owner = excluded.owner, token = excluded.token, pid = excluded.pid, ttl = excluded.ttl, \
          since = excluded.since, note = excluded.note, chan = excluded.chan, queue = ",
@@ -198,7 +198,7 @@ macro_rules! seen {
 /// Takes or refreshes a place, whose end is never moved back. $1 mode, $2 key, $3 owner, $4 ttl, $5 note, $6 channel.
 static QUEUE_UP: Sql = Sql {
     text: concat!(
-        "INSERT INTO tenure_board AS l (mode, key, queue)
+        "INSERT INTO @.tenure_board AS l (mode, key, queue)
 SELECT $1, $2, jsonb_build_array(jsonb_build_object('o', $3::text, 's', clock_timestamp(),
   'u', clock_timestamp() + make_interval(secs => $4), 'n', $5::text, 'c', $6::text))
 ON CONFLICT (mode, key) DO UPDATE SET queue = (SELECT CASE
@@ -222,7 +222,7 @@ RETURNING ",
 
 /// $1 mode, $2 key, $3 owner.
 static LOOK: Sql = Sql {
-    text: concat!("SELECT ", seen!(), " FROM tenure_board l WHERE l.mode = $1 AND l.key = $2"),
+    text: concat!("SELECT ", seen!(), " FROM @.tenure_board l WHERE l.mode = $1 AND l.key = $2"),
     types: &[Type::TEXT, Type::BYTEA, Type::TEXT],
 };
 
@@ -230,7 +230,7 @@ static LOOK: Sql = Sql {
 macro_rules! clear {
     () => {
         concat!(
-            "UPDATE tenure_board l SET \
+            "UPDATE @.tenure_board l SET \
              owner = CASE WHEN l.owner = $3 THEN NULL ELSE l.owner END, queue = ",
             live!(" AND e->>'o' <> $3"),
             " WHERE l.mode = $1 AND l.key = $2 AND (l.owner = $3 \

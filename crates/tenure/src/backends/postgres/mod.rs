@@ -7,6 +7,7 @@
 
 mod bells;
 mod board;
+mod connect;
 mod encrypt;
 mod examine;
 mod fault;

@@ -316,14 +316,14 @@ async fn lock(link: &Arc<Link>, claim: &Claim) -> Result<Option<FencingToken>> {
         ""
     };
     let text = format!(
-        "INSERT INTO tenure_row (key) VALUES ({key}) ON CONFLICT DO NOTHING; COMMIT; \
+        "INSERT INTO @.tenure_row (key) VALUES ({key}) ON CONFLICT DO NOTHING; COMMIT; \
 BEGIN; SET LOCAL idle_in_transaction_session_timeout = {limit}; {forever}\
-WITH r AS (SELECT key FROM tenure_row WHERE key = {key} AND NOT EXISTS (
-    SELECT 1 FROM tenure_board b WHERE b.mode = 'row' AND b.key = {key} AND '{owner}' <>
+WITH r AS (SELECT key FROM @.tenure_row WHERE key = {key} AND NOT EXISTS (
+    SELECT 1 FROM @.tenure_board b WHERE b.mode = 'row' AND b.key = {key} AND '{owner}' <>
     (SELECT e->>'o' FROM jsonb_array_elements(b.queue) WITH ORDINALITY x(e, i)
      WHERE (e->>'u')::timestamptz > clock_timestamp() ORDER BY i LIMIT 1))
   FOR UPDATE SKIP LOCKED),
-t AS MATERIALIZED (SELECT nextval('tenure_token') AS token FROM r)
+t AS MATERIALIZED (SELECT nextval('@.tenure_token') AS token FROM r)
 SELECT token, set_config('application_name', 'tenure row ' || token, true) FROM t"
     );
     let taken = match link.batch(text).await {

@@ -330,11 +330,11 @@ fn owners(held: &Mutex<HashSet<Owner>>) -> MutexGuard<'_, HashSet<Owner>> {
 static TAKE: Sql = Sql {
     text: concat!(
         "WITH got AS MATERIALIZED (SELECT CASE
-  WHEN EXISTS (SELECT 1 FROM tenure_board b WHERE b.mode = 'session' AND b.key = $2 AND $3 <>
+  WHEN EXISTS (SELECT 1 FROM @.tenure_board b WHERE b.mode = 'session' AND b.key = $2 AND $3 <>
     (SELECT e->>'o' FROM jsonb_array_elements(b.queue) WITH ORDINALITY x(e, i)
      WHERE (e->>'u')::timestamptz > clock_timestamp() ORDER BY i LIMIT 1)) THEN NULL
-  WHEN pg_try_advisory_lock($1) THEN nextval('tenure_token') END AS token),
-p AS (INSERT INTO tenure_board AS l (mode, key, owner, token, pid, number, ttl, note, chan)
+  WHEN pg_try_advisory_lock($1) THEN nextval('@.tenure_token') END AS token),
+p AS (INSERT INTO @.tenure_board AS l (mode, key, owner, token, pid, number, ttl, note, chan)
   SELECT 'session', $2, $3, token, pg_backend_pid(), $1, $4, $5, $6 FROM got
   WHERE token IS NOT NULL
   ON CONFLICT (mode, key) DO UPDATE SET owner = excluded.owner, token = excluded.token,
