@@ -183,6 +183,14 @@ async fn a_transaction_pooler_is_found_out() -> Result<()> {
         ensure!(error.kind() == ErrorKind::Unsupported, "{mode}: {error:?}");
         ensure!(error.to_string().contains("mode=lease"), "{error}");
     }
-    // Leases live there, without wake-ups.
+    // Leases live there, without wake-ups, if it is said that there is one.
+    let error = soon("connect", Postgres::open(&url)).await?.unwrap_err();
+    ensure!(error.kind() == ErrorKind::Unsupported, "{error:?}");
+    ensure!(error.to_string().contains("pooler=yes"), "{error}");
+    // What was tried until then has set nothing for whoever gets the server connections next.
+    let mut next = Wire::connect(pooler)?;
+    for _ in 0..8 {
+        ensure!(next.query("SHOW lock_timeout")? == ["0"]);
+    }
     race(&format!("{url}?pooler=yes")).await
 }

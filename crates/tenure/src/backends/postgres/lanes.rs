@@ -75,6 +75,22 @@ impl Lanes {
         }
     }
 
+    /// Makes a connection the first one: sets it up, and lets it listen.
+    pub(super) async fn adopt(&self, link: Arc<Link>) -> Result<()> {
+        link.batch(self.first_setup()).await?;
+        self.links().first = Some(link);
+        Ok(())
+    }
+
+    fn first_setup(&self) -> String {
+        format!("{SETUP}LISTEN {}; ", self.channel)
+    }
+
+    /// A connection on which nothing is set yet.
+    pub(super) async fn open_bare(&self) -> Result<Link> {
+        Link::open(&self.settings, &self.bells, "").await
+    }
+
     /// A connection of its own, for a lock that hangs on it.
     pub(super) async fn open_apart(&self) -> Result<Link> {
         Link::open(&self.settings, &self.bells, SETUP).await
@@ -103,7 +119,7 @@ impl Lanes {
             Choice::Open => true,
         };
         let setup = match first {
-            true => format!("{SETUP}LISTEN {}; ", self.channel),
+            true => self.first_setup(),
             false => SETUP.to_owned(),
         };
         let link = Arc::new(Link::open(&self.settings, &self.bells, &setup).await?);

@@ -102,13 +102,18 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Locks that hang on a session cannot live behind a pooler that changes it.
+/// What a session is told is lost behind a pooler that changes it; a lock that hangs on one too.
 pub(super) fn pooler(mode: Kind) -> Error {
-    let message = format!(
-        "`mode={}` needs the same server session all the time, and a transaction pooler is in \
-         front; connect past it, or use `mode=lease`",
-        mode.word()
-    );
+    let message = match mode {
+        Kind::Lease => "a transaction pooler is in front of PostgreSQL; say `pooler=yes`, or \
+                        connect past it"
+            .to_owned(),
+        Kind::Session | Kind::Row => format!(
+            "`mode={}` needs the same server session all the time, and a transaction pooler is in \
+             front; connect past it, or use `mode=lease`",
+            mode.word()
+        ),
+    };
     Error::new(ErrorKind::Unsupported, message)
 }
 
