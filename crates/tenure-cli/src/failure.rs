@@ -58,12 +58,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// A reader that went away has seen enough: that is success.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            return Failure::new(exit::DONE, "", "");
-        }
         let advice = "check where the output goes, for example that the disk has space";
         Failure::new(exit::INTERNAL, format!("cannot write the output: {error}"), advice)
     }

@@ -32,9 +32,16 @@ fn acts(c: char) -> bool {
 /// Writes text to stdout.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()?;
-    Ok(())
+    Ok(unless_unread(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))?)
+}
+
+/// A reader that went away has seen enough. That is no error, and says nothing about the answer:
+/// the verb goes on to its exit code.
+fn unless_unread(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
 }
 
 /// Writes a value to stdout as one line of JSON.
@@ -106,7 +113,7 @@ pub(crate) fn refuse(error: &clap::Error) -> Result<u8, Failure> {
         let lines = text.lines().map(|line| format!("{}\n", Harmless(line)));
         let _gone = io::stderr().lock().write_all(lines.collect::<String>().as_bytes());
     } else {
-        error.print()?;
+        unless_unread(error.print())?;
     }
     Ok(if error.use_stderr() { exit::USAGE } else { exit::DONE })
 }

@@ -204,6 +204,26 @@ fn a_reader_that_leaves_is_no_error() {
 }
 
 #[test]
+#[test]
+fn a_reader_that_leaves_does_not_change_the_answer() {
+    let store = Store::new();
+    for (args, wanted) in [
+        (&["show", "free"][..], 1),
+        (&["show", "--json", "free"], 1),
+        (&["run", "k"], 64),
+        (&["--url", "foo:", "ls"], 64),
+    ] {
+        let closed = || {
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            writer
+        };
+        let mut command = store.tenure(args.iter().copied());
+        let output = output(command.stdout(closed()).stderr(closed()));
+        assert_eq!(code(&output), wanted, "{args:?}");
+    }
+}
+
 fn an_output_that_is_full_is_an_error() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let output = output(tenure(["help", "exit-codes"]).stdout(full).stderr(Stdio::piped()));
