@@ -68,8 +68,9 @@ impl From<io::Error> for Failure {
 fn advice(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Busy => "wait longer with --wait, or see the holder with `tenure show KEY`",
-        ErrorKind::Denied => "check the rights, or name another store with --url sqlite:PATH",
-        ErrorKind::Invalid => "see `tenure help`; the URL comes from --url or TENURE_URL",
+        // Never another store: a lock there would exclude nobody who uses this one.
+        ErrorKind::Denied => "check user and password, and what they may do; or a file's rights",
+        ErrorKind::Invalid => "see `tenure help`; the URL comes from --url, TENURE_URL or a file",
         ErrorKind::Lost => "look who holds it now with `tenure show KEY`",
         ErrorKind::Unavailable => {
             "check --url or TENURE_URL and the server or store, then try again"

@@ -147,6 +147,7 @@ fn a_folder_that_may_not_be_written_is_denied() {
         assert_eq!(code(&output), 77, "{output:?}");
         let talk = text(&output.stderr);
         assert!(talk.contains("/sys/kernel") && talk.contains("try: "), "{talk}");
+        assert!(talk.contains("rights"), "{talk}");
     }
 }
 
@@ -204,7 +205,6 @@ fn a_reader_that_leaves_is_no_error() {
 }
 
 #[test]
-#[test]
 fn a_reader_that_leaves_does_not_change_the_answer() {
     let store = Store::new();
     for (args, wanted) in [
@@ -224,6 +224,7 @@ fn a_reader_that_leaves_does_not_change_the_answer() {
     }
 }
 
+#[test]
 fn an_output_that_is_full_is_an_error() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let output = output(tenure(["help", "exit-codes"]).stdout(full).stderr(Stdio::piped()));

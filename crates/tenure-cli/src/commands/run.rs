@@ -5,18 +5,20 @@ use std::time::Duration;
 
 use tenure::{Config, Key};
 
-use crate::args::Run;
+use crate::args::{Reach, Run};
 use crate::exit;
 use crate::failure::Failure;
 use crate::runner::{self, Job, Patience};
+use crate::store::{Source, Store, option, scheme};
 
-pub(super) fn run(url: &str, args: Run) -> Result<u8, Failure> {
-    let key = Key::new(&args.key)?;
+pub(super) fn run(store: &Store, reach: Option<Reach>, args: Run) -> Result<u8, Failure> {
+    let (key, url) = (Key::new(&args.key)?, store.url.as_str());
     // Everything that can be refused is refused here, before a process is made.
     url.parse::<Config>()?;
     if scheme(url) == "memory" {
         let message = "a lock in `memory:` lives in one process and would exclude nobody";
-        return Err(Failure::new(exit::USAGE, message, "use --url sqlite: or a server"));
+        let advice = "name a server with --url, or `sqlite:` for this machine alone";
+        return Err(Failure::new(exit::USAGE, message, advice));
     }
     check_renewal(url, args.ttl)?;
     let Some((program, arguments)) = args.command.split_first() else {
@@ -25,6 +27,8 @@ pub(super) fn run(url: &str, args: Run) -> Result<u8, Failure> {
     };
     runner::run(&Job {
         url: with_inherited_beacon(url),
+        environment: environment(store, reach),
+        default_store: store.source == Source::Default,
         owner: (!has_option(url, "owner")).then(|| file_name(program)),
         key,
         patience: match (args.no_wait, args.wait) {
@@ -53,18 +57,15 @@ fn with_inherited_beacon(url: &str) -> String {
     format!("{url}{joint}inherit=yes")
 }
 
-fn scheme(url: &str) -> String {
-    url.split_once(':').map_or("", |(scheme, _)| scheme).to_ascii_lowercase()
+/// What the command has to know so that a `tenure` inside it locks in the same store.
+fn environment(store: &Store, reach: Option<Reach>) -> Vec<(&'static str, String)> {
+    let url = store.handed_on().map(|url| ("TENURE_URL", url));
+    let reach = (reach == Some(Reach::Network)).then(|| ("TENURE_REACH", "network".to_owned()));
+    url.into_iter().chain(reach).collect()
 }
 
 fn has_option(url: &str, name: &str) -> bool {
     option(url, name).is_some()
-}
-
-fn option<'a>(url: &'a str, name: &str) -> Option<&'a str> {
-    let (_, query) = url.split_once('?')?;
-    let mut pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    pairs.find(|(known, _)| *known == name).map(|(_, value)| value)
 }
 
 /// The command is asked to end when a quarter of its lease is left: renewals have to come sooner.

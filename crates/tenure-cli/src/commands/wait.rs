@@ -12,10 +12,11 @@ use crate::args::Wait;
 use crate::exit;
 use crate::failure::Failure;
 use crate::person::Person;
+use crate::store::Store;
 
-pub(super) fn run(url: &str, args: &Wait) -> Result<u8, Failure> {
+pub(super) fn run(store: &Store, args: &Wait) -> Result<u8, Failure> {
     let key = Key::new(&args.key)?;
-    let config: Config = url.parse()?;
+    let config: Config = store.url.parse()?;
     let Some(client) = within(None, config.connect()).transpose()? else {
         return Ok(exit::BUSY);
     };

@@ -90,6 +90,9 @@ struct Keeper<'a> {
 
 impl Keeper<'_> {
     fn keep(&mut self, desk: &mut Desk) -> Result<Ending, Failure> {
+        if self.job.default_store {
+            self.talk.default_store();
+        }
         let begin = time::now();
         let client = match desk.finish(self.config(desk)?.connect(), None) {
             Ok(client) => client?,

@@ -50,6 +50,10 @@ pub(crate) struct Job {
     pub(crate) url: String,
     /// What others see as the holder; `None` leaves it to the URL.
     pub(crate) owner: Option<String>,
+    /// What the command finds in its environment of that.
+    pub(crate) environment: Vec<(&'static str, String)>,
+    /// Whether nobody named a store.
+    pub(crate) default_store: bool,
     pub(crate) key: Key,
     pub(crate) patience: Patience,
     pub(crate) ttl: Option<Duration>,

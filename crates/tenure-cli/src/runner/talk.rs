@@ -26,6 +26,15 @@ impl Talk {
         Talk { json, terminal, key: key.clone(), waiting: Mutex::new(None) }
     }
 
+    /// Nobody named a store. A person at a terminal knows that; a job of cron may be started on
+    /// three machines, and its author should read once that they do not exclude each other.
+    pub(super) fn default_store(&self) {
+        if !self.terminal {
+            let store = "no URL is given: this lock excludes the processes of this machine only";
+            self.warn(&format!("{store} (name a server, or `sqlite:` to silence this)"));
+        }
+    }
+
     /// Somebody else has the lock. Called with every busy answer; said when there is something new.
     pub(super) fn waiting(&self, busy: &Busy) {
         let holder = busy.holder.as_deref();

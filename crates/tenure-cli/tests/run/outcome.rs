@@ -47,26 +47,6 @@ fn the_command_learns_its_key_and_token() {
 }
 
 #[test]
-fn a_url_with_a_login_is_kept_from_the_command() {
-    let store = Store::new();
-    let seen = |url: &str| {
-        let mut command = tenure([
-            "--url",
-            &store.url(),
-            "run",
-            "k",
-            "--",
-            "sh",
-            "-c",
-            "echo ${TENURE_URL-none}",
-        ]);
-        text(&output(command.env("TENURE_URL", url)).stdout)
-    };
-    assert_eq!(seen("redis://me:secret@host/0"), "none\n");
-    assert_eq!(seen("redis://host/0"), "redis://host/0\n");
-}
-
-#[test]
 fn busy_is_75_and_says_who() {
     let store = Store::new();
     let holder = store.start([

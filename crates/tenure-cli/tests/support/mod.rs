@@ -94,7 +94,10 @@ pub(crate) fn hear_all_signals() {
 pub(crate) fn tenure<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
     hear_all_signals();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
-    command.args(args).env_remove("TENURE_URL").env_remove("NO_COLOR").env("TERM", "xterm");
+    command.args(args).env_remove("TENURE_URL").env_remove("TENURE_REACH");
+    command.env_remove("NO_COLOR").env("TERM", "xterm");
+    // No file of whoever runs the tests.
+    command.env("XDG_CONFIG_HOME", "/nonexistent");
     command.stdin(Stdio::null());
     command
 }
