@@ -193,6 +193,12 @@ impl Running {
         self.status.is_some()
     }
 
+    /// Ends the process itself at once, and nothing else.
+    pub(crate) fn kill(&mut self) {
+        let _ended = self.child.kill();
+        self.status = self.child.wait().ok();
+    }
+
     /// Waits for its end: the exit code.
     pub(crate) fn code(&mut self) -> i32 {
         eventually("the program ends", || self.is_over());
