@@ -308,6 +308,8 @@ impl Asking {
         if give_up {
             return Err(self.end(End::Tell(Err(error))));
         }
+        let (key, cause) = (self.ask.key.clone(), error.clone());
+        self.shared.observers.tell(|| Event::Unavailable { key: Some(key), cause });
         self.pause = (self.pause * 2).clamp(FIRST_SILENT_PAUSE, MOST_SILENT_PAUSE);
         self.last = Last::Doubt(error);
         Ok(())
