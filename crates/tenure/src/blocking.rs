@@ -105,8 +105,13 @@ impl Client {
     }
 
     /// Returns when everything that was dropped so far has been given back.
-    pub fn flush(&self) {
-        wait(self.0.flush());
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if the server has not confirmed a release by the time that its lease should be
+    /// over.
+    pub fn flush(&self) -> Result<()> {
+        wait(self.0.flush())
     }
 
     /// Ends this client in good order. See [`Client::shutdown`](crate::Client::shutdown).

@@ -11,6 +11,7 @@ use crate::backends;
 use crate::client::{Client, Defaults};
 use crate::error::{Error, ErrorKind, Result};
 use crate::home::Home;
+use crate::hosted::Hosted;
 use crate::observe::{Event, Observers};
 use crate::options::Options;
 use crate::shared::Shared;
@@ -127,7 +128,44 @@ impl Config {
         Ok(self.build(backend, home))
     }
 
-    /// The bare backend, to put layers around it; give the result to [`over`](Config::over).
+    /// Connects, with layers around the backend. They run on the client's own thread, as the
+    /// backend does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect`](Config::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future closes what was opened.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+    /// use std::time::Duration;
+    /// use tenure::{Config, layers::{Retry, Timeout}};
+    ///
+    /// let config: Config = "memory:".parse()?;
+    /// let locks = config.connect_with(|backend| {
+    ///     Retry::new(Timeout::new(backend, Duration::from_secs(1)), 3, Duration::from_millis(50))
+    /// }).await?;
+    /// locks.lock("a").acquire().await?.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn connect_with<B: Backend>(
+        self,
+        layers: impl FnOnce(Arc<dyn Backend>) -> B,
+    ) -> Result<Client> {
+        let options = self.checked()?;
+        let home = if is_local(&options) { Home::caller() } else { Home::thread()? };
+        let backend = layers(open_at(&home, options).await?);
+        Ok(self.build(Arc::new(backend), home))
+    }
+
+    /// The bare backend, to be called by itself, or to be given to [`over`](Config::over). It has a
+    /// thread of its own, on which every call runs; a client over it has another. To put layers
+    /// around the backend of a client, [`connect_with`](Config::connect_with) needs only one.
     ///
     /// # Errors
     ///
@@ -138,7 +176,14 @@ impl Config {
     /// **Cancel safe.** Dropping the future closes what was opened.
     pub fn open(&self) -> impl Future<Output = Result<Arc<dyn Backend>>> + Send + use<> {
         let options = self.options();
-        async move { backends::open(options?).await }
+        async move {
+            let options = options?;
+            if is_local(&options) {
+                return backends::open(options).await;
+            }
+            let hosted = Hosted::open(backends::open(options)).await?;
+            Ok(Arc::new(hosted) as Arc<dyn Backend>)
+        }
     }
 
     /// A client with these settings over that backend. A prefix that cannot begin a key is reported

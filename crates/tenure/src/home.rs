@@ -88,6 +88,23 @@ impl Home {
         };
         if self.spawn(task) { receiver.await.map_err(|_| ended()) } else { Err(ended()) }
     }
+
+    /// Runs a task here for as long as the caller awaits it: dropping the future drops the task.
+    pub(crate) async fn run_while_wanted<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T> {
+        let (mut sender, receiver) = tokio::sync::oneshot::channel();
+        let task = async move {
+            let output = tokio::select! {
+                biased;
+                output = task => output,
+                () = sender.closed() => return,
+            };
+            let _unwanted = sender.send(output);
+        };
+        if self.spawn(task) { receiver.await.map_err(|_| ended()) } else { Err(ended()) }
+    }
 }
 
 fn fallback_handle(fallback: &OnceLock<Thread>) -> Option<Handle> {

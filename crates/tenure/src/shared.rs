@@ -143,8 +143,9 @@ impl Drop for User {
     fn drop(&mut self) {
         // At the end of `main` nobody else would wait for a release that is on its way.
         if !self.shared.home.is_here() {
-            self.shared.janitor.wait(LAST_WAIT);
+            self.shared.janitor.wait(self.shared.clock.now(), LAST_WAIT);
         }
+        self.shared.janitor.close();
         self.shared.keeper.stop();
     }
 }

@@ -113,7 +113,7 @@ async fn any_executor_will_do(bench: &Bench) -> Result<()> {
         ensure!(poll_to_end(lock.holding())?.is_some());
         poll_to_end(guard.release())?;
         drop(poll_to_end(lock.acquire())?);
-        poll_to_end(client.flush());
+        poll_to_end(client.flush())?;
         ensure!(poll_to_end(lock.holding())?.is_none());
         Ok(())
     });

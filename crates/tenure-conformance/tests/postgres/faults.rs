@@ -80,7 +80,7 @@ async fn a_lost_answer_costs_no_lock_and_no_token() -> Result<()> {
             // Lost answers make this doubtful; it must end free either way.
             drop(soon("release", guard.release()).await?);
             proxy.heal();
-            soon("flush", shaky.flush()).await?;
+            soon("flush", shaky.flush()).await??;
             let guard = soon("the lock", steady.lock(&key).acquire()).await??;
             ensure!(Some(guard.token()) > last, "{mode}: {:?} after {last:?}", guard.token());
             last = Some(guard.token());

@@ -30,6 +30,7 @@ use crate::backend::{Backend, Claim, Grant, Info, Scope};
 use crate::claim::{Attempt, Holding};
 use crate::error::Result;
 use crate::finding::Finding;
+use crate::hosted::Hosted;
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
@@ -63,7 +64,7 @@ pub struct Etcd {
 impl Etcd {
     /// Connects: `etcd://user:password@host:port,host:port/space`.
     ///
-    /// Its tasks run on the runtime that this is called on, and end with the last clone.
+    /// Its tasks run on a thread of its own, and end with the last clone.
     ///
     /// # Errors
     ///
@@ -73,8 +74,9 @@ impl Etcd {
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future closes what was opened.
-    pub async fn open(url: &str) -> Result<Etcd> {
-        open(Options::parse(url)?).await
+    pub async fn open(url: &str) -> Result<Hosted<Etcd>> {
+        let options = Options::parse(url)?;
+        Hosted::open(async move { open(options).await.map(Arc::new) }).await
     }
 
     /// The comparison to put into an etcd transaction of your own, so that it takes effect only if
@@ -90,6 +92,22 @@ impl Etcd {
     /// **Cancel safe.** Dropping the future has no effect.
     pub async fn condition(&self, key: &Key, token: FencingToken) -> Result<Option<Condition>> {
         self.store.condition(key, token).await
+    }
+}
+
+impl Hosted<Etcd> {
+    /// [`Etcd::condition`], asked for on the backend's own thread.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` and the like.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future has no effect.
+    pub async fn condition(&self, key: &Key, token: FencingToken) -> Result<Option<Condition>> {
+        let key = key.clone();
+        self.call(move |backend| async move { backend.condition(&key, token).await }).await
     }
 }
 

@@ -26,6 +26,7 @@ use crate::backend::{Backend, Claim, Grant, Info, Mode, Order, Scope};
 use crate::claim::{Attempt, Holding, LostReason};
 use crate::error::{Error, ErrorKind, Result};
 use crate::finding::Finding;
+use crate::hosted::Hosted;
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
@@ -74,8 +75,9 @@ impl Zookeeper {
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future closes what was opened.
-    pub async fn open(url: &str) -> Result<Zookeeper> {
-        open(Options::parse(url)?).await
+    pub async fn open(url: &str) -> Result<Hosted<Zookeeper>> {
+        let options = Options::parse(url)?;
+        Hosted::open(async move { open(options).await.map(Arc::new) }).await
     }
 
     /// The `check` to put into a ZooKeeper transaction of your own, so that it takes effect only if
@@ -100,6 +102,22 @@ impl Zookeeper {
 
     async fn living(&self) -> Result<Arc<Session>> {
         self.link.living().await
+    }
+}
+
+impl Hosted<Zookeeper> {
+    /// [`Zookeeper::condition`], asked for on the backend's own thread.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` and the like.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future has no effect.
+    pub async fn condition(&self, key: &Key, token: FencingToken) -> Result<Option<Condition>> {
+        let key = key.clone();
+        self.call(move |backend| async move { backend.condition(&key, token).await }).await
     }
 }
 
