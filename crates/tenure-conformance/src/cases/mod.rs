@@ -8,7 +8,9 @@ use crate::bench::Bench;
 mod cancel;
 mod client;
 mod exclusion;
+mod lateness;
 mod loss;
+mod outage;
 mod people;
 mod process;
 mod reentry;
@@ -36,7 +38,9 @@ pub fn all() -> Vec<Case> {
         cancel::CASES,
         client::CASES,
         exclusion::CASES,
+        lateness::CASES,
         loss::CASES,
+        outage::CASES,
         people::CASES,
         process::CASES,
         reentry::CASES,

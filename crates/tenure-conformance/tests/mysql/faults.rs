@@ -108,7 +108,7 @@ async fn a_lost_answer_to_a_take_or_release_leaves_nothing_behind(cluster: &Clus
             last = Some(guard.token());
             // In doubt it may be told that the lock was lost: it is gone either way.
             drop(guard.release().await);
-            soon("flush", far.flush()).await?;
+            soon("flush", far.flush()).await??;
             // The ttl is 20 s: only a real release lets the next one in so soon.
             let next = tokio::time::timeout(Duration::from_secs(10), near.lock("k").acquire());
             let next = next.await.map_err(|_| anyhow::anyhow!("{mode}: left held, {nth}"))??;
@@ -165,7 +165,7 @@ async fn a_request_that_was_held_up_cannot_take_after_its_withdrawal(
             soon("try_acquire", far.lock("k").ttl(Duration::from_secs(8)).try_acquire()).await?;
         ensure!(attempt.is_err(), "{mode}: an answer through a cut link");
         link.heal();
-        soon("flush", far.flush()).await?;
+        soon("flush", far.flush()).await??;
         let free = near.lock("k").holding().await?.is_none();
         ensure!(free, "{mode}: the late request took the lock");
         take(&near.lock("k")).await?.release().await?;

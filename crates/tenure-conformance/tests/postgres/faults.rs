@@ -6,8 +6,9 @@ use anyhow::{Context, Result, ensure};
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::backends::Postgres;
 use tenure::{Attempt, ErrorKind, FencingToken, LostReason};
-use tenure_conformance::bench::{soon, take, until_waiters};
+use tenure_conformance::bench::{SOON, soon, take, until, until_waiters};
 use tenure_conformance::clock;
+use tenure_servers::wire::postgres::Postgres as Wire;
 use tenure_servers::{Direction, Options, Topology};
 
 use crate::{cases, claim, connect, own_server, server, sql, unique, until_answered};
@@ -20,6 +21,7 @@ cases! {
     a_killed_server_comes_back_with_the_same_locks_and_higher_tokens,
     a_terminated_session_is_a_lost_lock_at_once,
     a_terminated_transaction_is_a_lost_lock_at_once,
+    an_aborted_transaction_is_a_lost_lock_at_once,
     a_terminated_listener_is_replaced_and_the_waiter_served,
     an_eviction_from_a_session_spares_its_other_locks,
 }
@@ -80,7 +82,7 @@ async fn a_lost_answer_costs_no_lock_and_no_token() -> Result<()> {
             // Lost answers make this doubtful; it must end free either way.
             drop(soon("release", guard.release()).await?);
             proxy.heal();
-            soon("flush", shaky.flush()).await?;
+            soon("flush", shaky.flush()).await??;
             let guard = soon("the lock", steady.lock(&key).acquire()).await??;
             ensure!(Some(guard.token()) > last, "{mode}: {:?} after {last:?}", guard.token());
             last = Some(guard.token());
@@ -126,6 +128,31 @@ async fn a_terminated_session_is_a_lost_lock_at_once() -> Result<()> {
 async fn a_terminated_transaction_is_a_lost_lock_at_once() -> Result<()> {
     let which = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'tenure row %'";
     terminate("row", which).await
+}
+
+/// An operator cancels the statement of a renewal. That aborts the transaction, which gives the row
+/// lock back at once, and leaves the connection as it was.
+async fn an_aborted_transaction_is_a_lost_lock_at_once() -> Result<()> {
+    let cluster = own_server()?;
+    let backend = Postgres::open(&format!("{}?mode=row", cluster.url())).await?;
+    let (mut claim, other) = (claim("k")?, claim("k")?);
+    claim.token = Some(backend.try_acquire(&claim).await?.granted()?.token);
+    let mut operator = Wire::connect(cluster.node().port())?;
+    let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity, \
+                  generate_series(1, 300) WHERE application_name LIKE 'tenure row %'";
+    let cancelling = tokio::task::spawn_blocking(move || {
+        while operator.query(cancel).is_ok_and(|count| count != ["0"]) {}
+    });
+    let renewed = until(SOON, "a renewal that is cancelled", || async {
+        Ok(backend.renew(std::slice::from_ref(&claim)).await.remove(0).err())
+    })
+    .await?;
+    ensure!(renewed.kind() == ErrorKind::Lost, "the lock is gone, and its holder hears {renewed}");
+    ensure!(backend.try_acquire(&other).await?.granted()?.token > claim.token.context("a grant")?);
+    ensure!(!backend.release(&claim).await?, "a lost lock was released");
+    soon("release", until_answered(|| backend.release(&other))).await??;
+    soon("the operator", cancelling).await??;
+    Ok(())
 }
 
 /// Ends every connection that holds a lock in this mode.

@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod faults;
+mod late;
+mod pooled;
 mod pooler;
 mod strangers;
 mod tables;
@@ -23,7 +25,8 @@ use tenure_servers::{Cluster, Options, Topology};
 
 fn main() {
     let missing = shared().as_ref().err().map(|reason| format!("{reason:#}"));
-    let cases = [faults::CASES, strangers::CASES, tables::CASES].concat();
+    let cases =
+        [faults::CASES, late::CASES, pooled::CASES, strangers::CASES, tables::CASES].concat();
     let trials = cases.into_iter().map(|case| trial(case, missing.as_deref())).collect();
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(4);

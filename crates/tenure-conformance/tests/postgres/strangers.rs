@@ -34,7 +34,7 @@ async fn other_isolation_levels_change_nothing() -> Result<()> {
         for mode in ["lease", "session", "row"] {
             race(&format!("{url}?mode={mode}")).await.context(format!("{level}, {mode}"))?;
         }
-        // Behind a pooler nothing is set: there the server's own level is in force.
+        // Behind a pooler every transaction sets its own.
         race(&format!("{url}?pooler=yes")).await.context(format!("{level}, pooled"))?;
     }
     Ok(())
@@ -192,6 +192,14 @@ async fn a_transaction_pooler_is_found_out() -> Result<()> {
         ensure!(error.kind() == ErrorKind::Unsupported, "{mode}: {error:?}");
         ensure!(error.to_string().contains("mode=lease"), "{error}");
     }
-    // Leases live there, without wake-ups.
+    // Leases live there, without wake-ups, if it is said that there is one.
+    let error = soon("connect", Postgres::open(&url)).await?.unwrap_err();
+    ensure!(error.kind() == ErrorKind::Unsupported, "{error:?}");
+    ensure!(error.to_string().contains("pooler=yes"), "{error}");
+    // What was tried until then has set nothing for whoever gets the server connections next.
+    let mut next = Wire::connect(pooler)?;
+    for _ in 0..8 {
+        ensure!(next.query("SHOW lock_timeout")? == ["0"]);
+    }
     race(&format!("{url}?pooler=yes")).await
 }

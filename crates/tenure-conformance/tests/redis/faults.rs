@@ -144,7 +144,7 @@ async fn an_answer_that_is_dropped_counts_once(cluster: &Cluster) -> Result<()> 
             Ok(()) => {}
             Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error:?}"),
         }
-        client.flush().await;
+        client.flush().await?;
         proxy.heal();
         take(&other, "k", LONG).await?.release().await?;
     }
@@ -164,7 +164,7 @@ async fn a_half_open_connection_is_replaced(cluster: &Cluster) -> Result<()> {
         ensure!(lost.is_err(), "{lost:?}");
         // The first answer may be doubt; the release goes on.
         drop(soon("release", guard.release()).await?);
-        soon("flush", client.flush()).await?;
+        soon("flush", client.flush()).await??;
         ensure!(mute.made() > made, "the dead connection was kept");
         take(&connect(cluster, "").await?, "k", LONG).await?.release().await?;
     }

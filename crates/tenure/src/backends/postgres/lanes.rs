@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 
 use super::bells::Bells;
 use super::fault;
-use super::link::{Link, Sql, Value};
+use super::link::{Link, SETUP, Sql, Value};
 use super::settings::Settings;
 use crate::claim::Owner;
 use crate::error::Result;
@@ -75,6 +75,22 @@ impl Lanes {
         }
     }
 
+    /// Makes a connection the first one: sets it up, and lets it listen.
+    pub(super) async fn adopt(&self, link: Arc<Link>) -> Result<()> {
+        link.batch(self.first_setup()).await?;
+        self.links().first = Some(link);
+        Ok(())
+    }
+
+    fn first_setup(&self) -> String {
+        format!("{SETUP}LISTEN {}; ", self.channel)
+    }
+
+    /// A connection on which nothing is set yet.
+    pub(super) async fn open_bare(&self) -> Result<Link> {
+        Link::open(&self.settings, &self.bells, "").await
+    }
+
     /// A connection of its own, for a lock that hangs on it.
     pub(super) async fn open_apart(&self) -> Result<Link> {
         Link::open(&self.settings, &self.bells, SETUP).await
@@ -103,7 +119,7 @@ impl Lanes {
             Choice::Open => true,
         };
         let setup = match first {
-            true => format!("{SETUP}LISTEN {}; ", self.channel),
+            true => self.first_setup(),
             false => SETUP.to_owned(),
         };
         let link = Arc::new(Link::open(&self.settings, &self.bells, &setup).await?);
@@ -130,16 +146,6 @@ enum Choice {
     TakeAndOpen(Arc<Link>),
     Open,
 }
-
-/// Makes a session independent of what an administrator set for others. Leases must not be rolled
-/// back by a crash: where commits are not waited for, ours are.
-const SETUP: &str = "SET default_transaction_isolation = 'read committed'; \
-    SET default_transaction_read_only = off; SET statement_timeout = '10s'; \
-    SET lock_timeout = '4s'; SET idle_in_transaction_session_timeout = '60s'; \
-    SELECT set_config('synchronous_commit', 'on', false) \
-    WHERE current_setting('synchronous_commit') = 'off'; \
-    SELECT set_config('idle_session_timeout', '0', false) \
-    WHERE current_setting('server_version_num')::int >= 140000; ";
 
 /// How often somebody who has no place in a queue looks.
 pub(super) const LOOK: Duration = Duration::from_millis(250);

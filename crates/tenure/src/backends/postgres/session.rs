@@ -15,7 +15,7 @@ use tokio_postgres::types::Type;
 use super::board::{UNLOCK_AND_CLEAR, live};
 use super::fault;
 use super::lanes::Lanes;
-use super::lease::{get, note, token};
+use super::lease::{get, note, span, token};
 use super::link::{Link, Sql, values};
 use super::pooler;
 use super::settings;
@@ -101,6 +101,13 @@ struct Lock {
     token: FencingToken,
 }
 
+impl Lock {
+    /// Whether a renewal is about this grant, and not an earlier one of the same owner.
+    fn is_grant(&self, claim: &Claim) -> bool {
+        self.owner == claim.owner && claim.token.is_none_or(|token| token == self.token)
+    }
+}
+
 impl Book {
     async fn run(
         mut self,
@@ -157,7 +164,7 @@ impl Book {
             number,
             claim.key.as_str().as_bytes().to_vec(),
             claim.owner.to_string(),
-            claim.ttl.as_secs_f64(),
+            span(claim.ttl),
             note(&claim.note),
             self.lanes.channel.clone(),
         ];
@@ -195,7 +202,7 @@ impl Book {
             }
         }
         let answer = |claim: &Claim| match self.locks.get(&number(&claim.key)) {
-            Some(lock) if lock.owner == claim.owner => Ok(claim.ttl),
+            Some(lock) if lock.is_grant(claim) => Ok(claim.ttl),
             _ if self.casualties.contains(&claim.owner) => {
                 Err(Error::gone(LostReason::SessionGone))
             }
@@ -323,11 +330,11 @@ fn owners(held: &Mutex<HashSet<Owner>>) -> MutexGuard<'_, HashSet<Owner>> {
 static TAKE: Sql = Sql {
     text: concat!(
         "WITH got AS MATERIALIZED (SELECT CASE
-  WHEN EXISTS (SELECT 1 FROM tenure_board b WHERE b.mode = 'session' AND b.key = $2 AND $3 <>
+  WHEN EXISTS (SELECT 1 FROM @.tenure_board b WHERE b.mode = 'session' AND b.key = $2 AND $3 <>
     (SELECT e->>'o' FROM jsonb_array_elements(b.queue) WITH ORDINALITY x(e, i)
      WHERE (e->>'u')::timestamptz > clock_timestamp() ORDER BY i LIMIT 1)) THEN NULL
-  WHEN pg_try_advisory_lock($1) THEN nextval('tenure_token') END AS token),
-p AS (INSERT INTO tenure_board AS l (mode, key, owner, token, pid, number, ttl, note, chan)
+  WHEN pg_try_advisory_lock($1) THEN nextval('@.tenure_token') END AS token),
+p AS (INSERT INTO @.tenure_board AS l (mode, key, owner, token, pid, number, ttl, note, chan)
   SELECT 'session', $2, $3, token, pg_backend_pid(), $1, $4, $5, $6 FROM got
   WHERE token IS NOT NULL
   ON CONFLICT (mode, key) DO UPDATE SET owner = excluded.owner, token = excluded.token,

@@ -1,8 +1,7 @@
-//! One session carries all locks of a client. When it is over, so is everything that hung on it,
-//! and the next ask opens another.
+//! A session, and where the claims stand that hang on it. When it is over, so are they.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use zookeeper_client::{Client, CreateMode, CreateOptions, MultiWriteError};
@@ -11,80 +10,10 @@ use super::fault;
 use super::names::{self, Tree};
 use super::settings::Settings;
 use crate::backend::{Claim, Grant, Owner};
+use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::token::FencingToken;
-
-/// The way to the server: the session of now, and how to open the next one.
-pub(super) struct Link {
-    pub(super) settings: Settings,
-    session: Mutex<Arc<Session>>,
-    opening: tokio::sync::Mutex<()>,
-}
-
-impl Link {
-    pub(super) async fn open(settings: Settings) -> Result<Link> {
-        let session = Arc::new(Session::open(&settings, 0).await?);
-        Ok(Link { settings, session: Mutex::new(session), opening: Default::default() })
-    }
-
-    /// The session of now, also if it is over.
-    pub(super) fn now(&self) -> Arc<Session> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// A session that is not known to be over.
-    pub(super) async fn living(&self) -> Result<Arc<Session>> {
-        let session = self.now();
-        if !session.is_over() {
-            return Ok(session);
-        }
-        let _one_at_a_time = self.opening.lock().await;
-        let session = self.now();
-        if !session.is_over() {
-            return Ok(session);
-        }
-        let next = Arc::new(Session::open(&self.settings, session.number + 1).await?);
-        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
-        Ok(next)
-    }
-
-    /// How long the answer to a call may take.
-    pub(super) fn limit(&self, call: Call) -> Duration {
-        let lease = self.now().lease();
-        let limit = match call {
-            // A grant that comes later has too little of its lease left to be of use.
-            Call::Take => lease * 2 / 3,
-            // A hung one has to leave time for another.
-            Call::Renew => lease / 3,
-            Call::Release | Call::Look => MOST_PATIENCE,
-        };
-        limit.min(MOST_PATIENCE)
-    }
-
-    /// Makes a call that ends.
-    pub(super) async fn bound<T>(
-        &self,
-        what: Call,
-        call: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        let limit = self.limit(what);
-        match tokio::time::timeout(limit, call).await {
-            Ok(answer) => answer,
-            Err(_) => Err(fault::silent(&self.settings.shown(), limit)),
-        }
-    }
-}
-
-/// What is asked of the server.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Call {
-    Take,
-    Renew,
-    Release,
-    /// For people.
-    Look,
-}
 
 /// A session, and where the claims of it stand.
 pub(super) struct Session {
@@ -93,7 +22,35 @@ pub(super) struct Session {
     /// How many were before it.
     pub(super) number: u64,
     acls: zookeeper_client::Acls<'static>,
-    spots: Mutex<HashMap<(Key, Owner), Spot>>,
+    claims: Mutex<Claims>,
+}
+
+#[derive(Debug)]
+struct Claims {
+    entries: HashMap<(Key, Owner), Entry>,
+    /// When there was last something to do for them.
+    used: Moment,
+}
+
+/// A claim that may have a node, from before its first request until its release is confirmed.
+#[derive(Debug)]
+struct Entry {
+    claim: Claim,
+    spot: Spot,
+    /// When the core last requested or renewed it.
+    heard: Moment,
+    /// When the core last tried to release it, if it did.
+    leaving: Option<Moment>,
+}
+
+impl Entry {
+    /// Whether the claim is over for the core, which has stopped to release it as well: its release
+    /// failed, or it was forgotten. The session lives on by the library's pings, so that its node
+    /// would stay for as long as the process does.
+    fn is_owed(&self, now: Moment) -> bool {
+        let ttl = self.claim.ttl;
+        now >= self.heard + ttl * 2 || self.leaving.is_some_and(|last| now >= last + ttl)
+    }
 }
 
 /// Where a claim stands, as far as the server has told.
@@ -125,13 +82,18 @@ pub(super) struct Ahead {
 }
 
 impl Session {
-    async fn open(settings: &Settings, number: u64) -> Result<Session> {
+    pub(super) async fn open(
+        settings: &Settings,
+        timeout: Duration,
+        number: u64,
+    ) -> Result<Session> {
+        let claims = Claims { entries: HashMap::new(), used: Clock::Boot.now() };
         Ok(Session {
-            client: settings.connect().await?,
+            client: settings.connect(timeout).await?,
             tree: settings.tree.clone(),
             number,
             acls: settings.acls(),
-            spots: Mutex::default(),
+            claims: Mutex::new(claims),
         })
     }
 
@@ -155,6 +117,12 @@ impl Session {
         self.timeout() * 2 / 3
     }
 
+    /// The shortest timeout with such a lease, in whole milliseconds.
+    pub(super) fn timeout_of(lease: Duration) -> Duration {
+        let millis = (lease * 3).as_nanos().div_ceil(2_000_000);
+        Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+    }
+
     /// A grant by an answer of this session.
     pub(super) fn grant(&self, claim: &Claim, token: FencingToken) -> Grant {
         Grant::new(token, claim.ttl.min(self.lease()))
@@ -170,29 +138,73 @@ impl Session {
     }
 
     pub(super) fn spot(&self, claim: &Claim) -> Option<Spot> {
-        self.spots().get(&(claim.key.clone(), claim.owner)).cloned()
+        self.claims().entries.get(&id(claim)).map(|entry| entry.spot.clone())
     }
 
+    /// The core requests this claim, and it stands there now.
     pub(super) fn set(&self, claim: &Claim, spot: Spot) {
-        self.spots().insert((claim.key.clone(), claim.owner), spot);
+        let (claim, heard) = (claim.clone(), Clock::Boot.now());
+        let mut claims = self.claims();
+        claims.used = heard;
+        claims.entries.insert(id(&claim), Entry { claim, spot, heard, leaving: None });
+    }
+
+    /// The core renews this claim.
+    pub(super) fn hear(&self, claim: &Claim) {
+        if let Some(entry) = self.claims().entries.get_mut(&id(claim)) {
+            entry.heard = Clock::Boot.now();
+        }
+    }
+
+    /// The core releases this claim.
+    pub(super) fn leaving(&self, claim: &Claim) {
+        if let Some(entry) = self.claims().entries.get_mut(&id(claim)) {
+            entry.leaving = Some(Clock::Boot.now());
+        }
+    }
+
+    /// The claims that only this session still knows of.
+    pub(super) fn owed(&self) -> Vec<Claim> {
+        let now = Clock::Boot.now();
+        let claims = self.claims();
+        let owed = claims.entries.values().filter(|entry| entry.is_owed(now));
+        owed.map(|entry| Claim { doubtful: true, ..entry.claim.clone() }).collect()
     }
 
     pub(super) fn forget(&self, claim: &Claim) {
-        self.spots().remove(&(claim.key.clone(), claim.owner));
+        let mut claims = self.claims();
+        claims.used = Clock::Boot.now();
+        claims.entries.remove(&id(claim));
+    }
+
+    /// Whether nothing hangs on it, for this long.
+    pub(super) fn is_idle(&self, long: Duration) -> bool {
+        let claims = self.claims();
+        claims.entries.is_empty() && Clock::Boot.now() >= claims.used + long
+    }
+
+    /// The whole key of a grant of this session whose key ends so.
+    pub(super) fn whole_key(&self, key: &Key, token: FencingToken) -> Option<Key> {
+        let claims = self.claims();
+        let found = claims.entries.values().find(|entry| {
+            let held = matches!(&entry.spot, Spot::Held(place) if place.token == token);
+            held && entry.claim.key.as_str().ends_with(key.as_str())
+        });
+        found.map(|entry| entry.claim.key.clone())
     }
 
     /// Notes that the node ahead of a waiting claim is gone.
     pub(super) fn moved_up(&self, claim: &Claim, node: &str) {
-        if let Some(Spot::Queued { ahead, .. }) =
-            self.spots().get_mut(&(claim.key.clone(), claim.owner))
+        if let Some(entry) = self.claims().entries.get_mut(&id(claim))
+            && let Spot::Queued { ahead, .. } = &mut entry.spot
             && ahead.node == node
         {
             ahead.gone = true;
         }
     }
 
-    fn spots(&self) -> MutexGuard<'_, HashMap<(Key, Owner), Spot>> {
-        self.spots.lock().unwrap_or_else(PoisonError::into_inner)
+    fn claims(&self) -> MutexGuard<'_, Claims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Proves before a majority that all these nodes are there; `false` if one is not.
@@ -218,6 +230,10 @@ impl Session {
     }
 }
 
+fn id(claim: &Claim) -> (Key, Owner) {
+    (claim.key.clone(), claim.owner)
+}
+
 /// The token that a node stands for: the transaction that created it.
 pub(super) fn token(czxid: i64) -> Result<FencingToken> {
     let token = u64::try_from(czxid).ok().and_then(FencingToken::new);
@@ -226,6 +242,3 @@ pub(super) fn token(czxid: i64) -> Result<FencingToken> {
         Error::new(crate::ErrorKind::Internal, message)
     })
 }
-
-/// The longest that one call may take.
-const MOST_PATIENCE: Duration = Duration::from_secs(5);

@@ -78,9 +78,9 @@ impl Settings {
         shown.collect::<Vec<_>>().join(",")
     }
 
-    /// Opens a session of its own.
-    pub(super) async fn connect(&self) -> Result<Client> {
-        let mut connector = Client::connector().with_session_timeout(self.timeout);
+    /// Opens a session with this timeout, or one within the server's bounds.
+    pub(super) async fn connect(&self, timeout: Duration) -> Result<Client> {
+        let mut connector = Client::connector().with_session_timeout(timeout);
         if let Some(login) = &self.login {
             connector = connector.with_auth("digest", login.as_bytes());
         }
