@@ -14,7 +14,7 @@ use crate::stage::{SERVER, Stage};
 pub(super) fn read_only(stage: &mut Stage<'_>) -> Result<()> {
     let cluster = stage.rig.cluster()?;
     let successor = tenure_servers::start(cluster.topology(), &Options::default())?;
-    let mut old = Old::of(cluster.node())?;
+    let mut old = Old::of(cluster.node(), successor.node())?;
     let detour = Detour::start(cluster.node().port())?;
     let another = format!("{}-before", stage.key);
     for name in ["A", "B"] {
@@ -45,11 +45,18 @@ enum Old {
 }
 
 impl Old {
-    fn of(node: &Node) -> Result<Old> {
-        let server = node.url();
+    /// The successor gets the same password, as a server that took over would have it.
+    fn of(node: &Node, successor: &Node) -> Result<Old> {
+        let (server, password) = (node.url(), node.password().unwrap_or_default());
         Ok(match server.split(':').next().unwrap_or_default() {
-            "redis" => Old::Redis(node.port()),
+            "redis" => {
+                redis::ask(successor.port(), &["CONFIG", "SET", "requirepass", &password])?;
+                redis::ask(node.port(), &["CONFIG", "SET", "masterauth", &password])?;
+                Old::Redis(node.port())
+            }
             "mysql" => {
+                let same = format!("set password = password('{password}')");
+                Mysql::connect(successor.port())?.query(&same)?;
                 let mut operator = Mysql::connect(node.port())?;
                 // The lab's clients are administrators, whom a read-only server obeys: from now on
                 // they are not, while this connection stays what it is.
