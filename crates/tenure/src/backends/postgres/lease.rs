@@ -12,8 +12,8 @@ use super::lanes::{LOOK, Lanes};
 use super::link::values;
 use super::sql;
 use crate::backend::Scope;
-use crate::claim::{Attempt, Busy, Claim, Grant, Holder, Holding, LostReason, Note, Waiter};
-use crate::error::{Error, ErrorKind, Result};
+use crate::claim::{Attempt, Busy, Claim, Grant, Holder, Holding, Note, Waiter};
+use crate::error::{ErrorKind, Result};
 use crate::key::Key;
 use crate::token::FencingToken;
 
@@ -65,44 +65,6 @@ fn answer(lanes: &Lanes, claim: &Claim, row: &Row) -> Result<Attempt<Grant>> {
         ..Holder::new(&Note::decode(&line))
     }));
     Ok(Attempt::Busy(busy))
-}
-
-pub(super) async fn renew(lanes: &Arc<Lanes>, claims: &[Claim]) -> Vec<Result<Duration>> {
-    match try_renew(lanes, claims).await {
-        Ok(answers) => answers,
-        Err(error) => vec![Err(error); claims.len()],
-    }
-}
-
-async fn try_renew(lanes: &Arc<Lanes>, claims: &[Claim]) -> Result<Vec<Result<Duration>>> {
-    // Always in the same order, so that two renewals rarely wait for each other.
-    let mut sorted: Vec<&Claim> = claims.iter().collect();
-    sorted.sort_by(|a, b| a.key.cmp(&b.key));
-    let column = |claim: &&Claim| claim.key.as_str().as_bytes().to_vec();
-    let keys: Vec<Vec<u8>> = sorted.iter().map(column).collect();
-    let owners: Vec<String> = sorted.iter().map(|claim| claim.owner.to_string()).collect();
-    let ttls: Vec<f64> = sorted.iter().map(|claim| span(claim.ttl)).collect();
-    let number = |claim: &&Claim| claim.token.map(FencingToken::as_i64);
-    let tokens: Vec<Option<i64>> = sorted.iter().map(number).collect();
-    let rows = lanes.ask(&sql::RENEW, values![keys.clone(), owners, ttls, tokens]).await?;
-    let renewed = rows.iter().map(|row| get(row, 0)).collect::<Result<Vec<String>>>()?;
-    let renewed: std::collections::HashSet<String> = renewed.into_iter().collect();
-    let kept = |claim: &Claim| renewed.contains(&claim.owner.to_string());
-    let held: Vec<Vec<u8>> = match claims.iter().all(kept) {
-        true => Vec::new(),
-        false => {
-            let rows = lanes.ask(&sql::HELD, values![keys]).await?;
-            rows.iter().map(|row| get(row, 0)).collect::<Result<_>>()?
-        }
-    };
-    let answer = |claim: &Claim| match kept(claim) {
-        true => Ok(claim.ttl),
-        false if held.iter().any(|key| key == claim.key.as_str().as_bytes()) => {
-            Err(Error::gone(LostReason::TakenOver))
-        }
-        false => Err(Error::new(ErrorKind::Lost, "the lock is not held")),
-    };
-    Ok(claims.iter().map(answer).collect())
 }
 
 pub(super) async fn release(lanes: &Arc<Lanes>, claim: &Claim) -> Result<bool> {

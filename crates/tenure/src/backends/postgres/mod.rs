@@ -14,8 +14,10 @@ mod fault;
 mod hold;
 mod lanes;
 mod lease;
+mod limits;
 mod link;
 mod pooler;
+mod renewal;
 mod row;
 mod schema;
 mod session;
@@ -66,11 +68,13 @@ async fn start(lanes: &Arc<Lanes>) -> Result<Option<Hold>> {
         lanes.adopt(one).await?;
         return Ok(None);
     }
-    one.batch(link::SETUP.to_owned()).await?;
     if mode == Kind::Session {
+        one.batch(link::SETUP.to_owned()).await?;
         return Ok(Some(Hold::Session(Session::start(lanes, one))));
     }
-    two.batch(link::SETUP.to_owned()).await?;
+    for link in [&one, &two] {
+        link.batch(link::SETUP.to_owned()).await?;
+    }
     Ok(Some(Hold::Rows(Rows::start(lanes, vec![one, two]))))
 }
 
@@ -136,7 +140,7 @@ impl Backend for Postgres {
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
         match &self.hold {
-            None => lease::renew(&self.lanes, claims).await,
+            None => renewal::renew(&self.lanes, claims).await,
             Some(hold) => hold.renew(claims).await,
         }
     }
