@@ -44,15 +44,11 @@ impl Options {
                 (Some(&rest[..end]), &rest[end..])
             }
         };
-        // A password with one of these in it, as it is: the rest of it would be taken for a path, an
+        // A password with a `/` or `?` in it, as it is: the rest would be taken for a path, an
         // option or a host, and shown.
-        if authority.is_some_and(|hosts| !hosts.is_empty())
-            && (path.contains('@') || query.contains('@'))
-        {
-            let advice = "in the password write `/` as %2F, `?` as %3F, `@` as %40 and `#` as %23";
-            let message =
-                format!("there is an `@` behind the host: {advice}, and elsewhere `@` too");
-            return Err(invalid(message));
+        let has_host = authority.is_some_and(|hosts| !hosts.is_empty());
+        if has_host && (path.contains('@') || query.contains('@')) {
+            return Err(invalid(format!("there is an `@` behind the host: {ESCAPE}")));
         }
         let (login, hosts) = match authority.and_then(|a| a.rsplit_once('@')) {
             Some((login, hosts)) => (Some(login), Some(hosts)),
@@ -234,6 +230,9 @@ fn decode(text: &str) -> Result<String> {
     }
     String::from_utf8(bytes).map_err(|_| invalid("the URL is not UTF-8 after decoding"))
 }
+
+const ESCAPE: &str = "in a password write `/` as %2F, `?` as %3F, `@` as %40 and `#` as %23, and \
+                      elsewhere in the URL `@` too";
 
 /// The beginning of something that is not a URL, in case a password was pasted in its place.
 fn without_secret(url: &str) -> String {
