@@ -28,7 +28,7 @@
 //! lower one is refused, with both numbers in [`Stale`]; the first token of a resource is admitted
 //! whatever it is; and a fence that lost its data knows nothing, as at first use. Tokens of
 //! different keys cannot be compared: give each resource the lock that guards it, and one only.
-//! The page `docs/fencing.md` shows how to fence a resource of another kind.
+//! The page `docs/fencing.md` of the repository shows how to fence a resource of another kind.
 
 pub mod file;
 #[cfg(feature = "fence-http")]
