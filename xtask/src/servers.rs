@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -218,7 +219,9 @@ impl Running {
     fn enter(clusters: &[Cluster]) -> io::Result<File> {
         fs::create_dir_all(Self::folder())?;
         let path = Self::folder().join(std::process::id().to_string());
-        let mut file = File::create(&path)?;
+        // Its URLs have passwords in them.
+        let mut options = File::options();
+        let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&path)?;
         file.lock()?;
         remove_at_exit(&path);
         for cluster in clusters {

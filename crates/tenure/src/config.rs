@@ -4,11 +4,12 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::backend::{Backend, Note, Reach};
 use crate::backends;
 use crate::client::{Client, Defaults};
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::home::Home;
 use crate::hosted::Hosted;
@@ -226,10 +227,11 @@ impl Config {
     ) -> impl Future<Output = Result<Arc<dyn Backend>>> + Send + use<> {
         let (outage, observers) = (self.outage.unwrap_or_default(), self.observers.clone());
         async move {
-            let (begin, mut pause) = (Instant::now(), FIRST_PAUSE);
+            let (clock, mut pause) = (Clock::Boot, FIRST_PAUSE);
+            let end = clock.now() + outage;
             loop {
                 let opened = backends::open(options.clone()).await;
-                let left = outage.saturating_sub(begin.elapsed());
+                let left = end.since(clock.now());
                 match &opened {
                     Err(error) if error.kind() == ErrorKind::Unavailable && !left.is_zero() => {
                         let cause = error.clone();
@@ -237,7 +239,7 @@ impl Config {
                     }
                     Ok(_) | Err(_) => return opened,
                 }
-                tokio::time::sleep(pause.min(left)).await;
+                clock.sleep(pause.min(left)).await;
                 pause = (pause * 2).min(MOST_PAUSE);
             }
         }

@@ -67,10 +67,10 @@ fn secrets_are_not_in_debug_output() {
 
 #[test]
 fn what_fences_answer_can_go_everywhere() {
-    use tenure::fence::{Fence, Fences, Refused, Stale, file::Admitted};
+    use tenure::fence::{Fenced, Fences, Refused, Stale, file::Admitted};
 
     everywhere::<Admitted>();
-    everywhere::<Fence>();
+    everywhere::<Fenced<u32>>();
     everywhere::<Fences>();
     everywhere::<Refused<Error>>();
     everywhere::<Stale>();
