@@ -60,7 +60,8 @@ impl Peer {
         let folder = built(source, target)?;
         let class_path = format!("{}:{}/lib/*", folder.display(), folder.display());
         let mut java = Command::new("java");
-        java.args(["-Xmx128m", "-cp", &class_path, "Peer", argument]);
+        // Not in its arguments, which everybody can read: there may be a password in it.
+        java.args(["-Xmx128m", "-cp", &class_path, "Peer"]).env("TENURE_PEER", argument);
         java.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = java.spawn().context("start java")?;
         let orders = process.stdin.take().context("a pipe")?;

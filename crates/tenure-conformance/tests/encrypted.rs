@@ -21,10 +21,10 @@ fn main() {
             format!("etcds://localhost:{}?{files}", node.tls_port())
         }),
         ("mysql", Topology::Mariadb, |node, files| {
-            format!("mysql://root@localhost:{}/test?sslmode=require&{files}", node.tls_port())
+            format!("{}?sslmode=require&{files}", at_localhost(node))
         }),
         ("postgres", Topology::Postgres, |node, files| {
-            format!("postgres://localhost:{}?sslmode=verify-full&{files}", node.tls_port())
+            format!("{}?sslmode=verify-full&{files}", at_localhost(node))
         }),
     ];
     let trials = rows.map(|(name, topology, url)| {
@@ -38,6 +38,11 @@ fn main() {
         })
     });
     libtest_mimic::run(&arguments, trials.into()).exit();
+}
+
+/// By the name that its certificate is for.
+fn at_localhost(node: &Node) -> String {
+    node.url_at(&format!("localhost:{}", node.tls_port()))
 }
 
 /// The URL of a server, with these options.

@@ -6,11 +6,12 @@ use anyhow::{Context, Result, ensure};
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::backends::Postgres;
 use tenure::{Attempt, ErrorKind, FencingToken, LostReason};
-use tenure_conformance::bench::{soon, take, until_waiters};
+use tenure_conformance::bench::{soon, take, until_waiters, within};
 use tenure_conformance::clock;
+use tenure_servers::wire::postgres::Postgres as Wire;
 use tenure_servers::{Direction, Options, Topology};
 
-use crate::{cases, claim, connect, own_server, server, sql, unique, until_answered};
+use crate::{LONGEST, cases, claim, connect, own_server, server, sql, unique, until_answered};
 
 cases! {
     a_clock_that_is_set_costs_neither_tokens_nor_waiters,
@@ -20,8 +21,10 @@ cases! {
     a_killed_server_comes_back_with_the_same_locks_and_higher_tokens,
     a_terminated_session_is_a_lost_lock_at_once,
     a_terminated_transaction_is_a_lost_lock_at_once,
+    an_aborted_transaction_is_a_lost_lock_at_once,
     a_terminated_listener_is_replaced_and_the_waiter_served,
     an_eviction_from_a_session_spares_its_other_locks,
+    a_session_without_locks_is_not_ended,
 }
 
 async fn a_clock_that_is_set_costs_neither_tokens_nor_waiters() -> Result<()> {
@@ -59,7 +62,7 @@ async fn a_lost_answer_costs_no_lock_and_no_token() -> Result<()> {
     let cluster = server()?;
     let proxy = cluster.node().proxy()?;
     for mode in ["lease", "session", "row"] {
-        let url = format!("postgres://postgres@{}/postgres?mode={mode}", proxy.address());
+        let url = format!("{}?mode={mode}", cluster.node().url_at(&proxy.address()));
         let shaky = connect(&url).await?;
         let steady = connect(&format!("{}?mode={mode}", cluster.url())).await?;
         let (key, mut last) = (unique("k"), None::<FencingToken>);
@@ -80,7 +83,7 @@ async fn a_lost_answer_costs_no_lock_and_no_token() -> Result<()> {
             // Lost answers make this doubtful; it must end free either way.
             drop(soon("release", guard.release()).await?);
             proxy.heal();
-            soon("flush", shaky.flush()).await?;
+            soon("flush", shaky.flush()).await??;
             let guard = soon("the lock", steady.lock(&key).acquire()).await??;
             ensure!(Some(guard.token()) > last, "{mode}: {:?} after {last:?}", guard.token());
             last = Some(guard.token());
@@ -126,6 +129,37 @@ async fn a_terminated_session_is_a_lost_lock_at_once() -> Result<()> {
 async fn a_terminated_transaction_is_a_lost_lock_at_once() -> Result<()> {
     let which = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'tenure row %'";
     terminate("row", which).await
+}
+
+/// An operator cancels the statement of a renewal. That aborts the transaction, which gives the row
+/// lock back at once, and leaves the connection as it was.
+async fn an_aborted_transaction_is_a_lost_lock_at_once() -> Result<()> {
+    let cluster = own_server()?;
+    let backend = Postgres::open(&format!("{}?mode=row", cluster.url())).await?;
+    let (mut claim, other) = (claim("k")?, claim("k")?);
+    claim.token = Some(backend.try_acquire(&claim).await?.granted()?.token);
+    let mut operator = Wire::connect(cluster.node().port())?;
+    let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity, \
+                  generate_series(1, 100) WHERE application_name LIKE 'tenure row %'";
+    let cancelling = tokio::task::spawn_blocking(move || {
+        while operator.query(cancel).is_ok_and(|count| count != ["0"]) {}
+    });
+    // Many at once, so that there is nearly always a statement to cancel.
+    let renewals = vec![claim.clone(); 1000];
+    let renewed = within(LONGEST / 2, "a renewal that is cancelled", async {
+        loop {
+            if let Some(error) = backend.renew(&renewals).await.into_iter().find_map(Result::err) {
+                return error;
+            }
+        }
+    });
+    let renewed = renewed.await?;
+    ensure!(renewed.kind() == ErrorKind::Lost, "the lock is gone, and its holder hears {renewed}");
+    ensure!(backend.try_acquire(&other).await?.granted()?.token > claim.token.context("a grant")?);
+    ensure!(!backend.release(&claim).await?, "a lost lock was released");
+    soon("release", until_answered(|| backend.release(&other))).await??;
+    soon("the operator", cancelling).await??;
+    Ok(())
 }
 
 /// Ends every connection that holds a lock in this mode.
@@ -184,6 +218,23 @@ async fn an_eviction_from_a_session_spares_its_other_locks() -> Result<()> {
     ensure!(spared.check().is_ok());
     ensure!(matches!(two.lock(&b).try_acquire().await?, Attempt::Busy(_)));
     spared.release().await?;
+    Ok(())
+}
+
+/// The limit for hung holders ends with the last lock.
+async fn a_session_without_locks_is_not_ended() -> Result<()> {
+    let cluster = own_server()?;
+    let backend = Postgres::open(&format!("{}?mode=session", cluster.url())).await?;
+    let mut claim = claim("k")?;
+    claim.ttl = Duration::from_secs(1);
+    let sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = 'tenure' ORDER BY 1";
+    backend.try_acquire(&claim).await?.granted()?;
+    let before = sql(&cluster, sessions)?;
+    ensure!(backend.release(&claim).await?);
+    // The limit was 1¼ of the ttl.
+    tokio::time::sleep(claim.ttl * 2).await;
+    let after = sql(&cluster, sessions)?;
+    ensure!(before == after, "sessions were ended: {before:?}, {after:?}");
     Ok(())
 }
 

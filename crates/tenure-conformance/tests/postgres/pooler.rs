@@ -1,10 +1,22 @@
-//! A transaction pooler: gives a client any server connection for the length of a transaction.
+//! A transaction pooler: gives a client any server connection for the length of a transaction. As
+//! PgBouncer does since 1.21, it prepares a client's named statements on whatever server connection
+//! the client gets, so that these do not give it away.
 
+use std::collections::{HashMap, HashSet};
 use std::io::{Read, Result, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-type Pool = Arc<Mutex<Vec<TcpStream>>>;
+type Pool = Arc<Mutex<Vec<Server>>>;
+
+/// A connection to the server, and the statements that are prepared on it.
+struct Server {
+    stream: TcpStream,
+    prepared: HashSet<Vec<u8>>,
+}
+
+/// The statements that a client has prepared, by their names: the messages that did it.
+type Prepared = HashMap<Vec<u8>, Vec<u8>>;
 
 /// Listens until the process ends; the port.
 pub(crate) fn start(server: u16) -> Result<u16> {
@@ -27,9 +39,9 @@ fn serve(mut client: TcpStream, server: u16, pool: &Pool) -> Result<()> {
     let mut body = vec![0; u32::from_be_bytes(head) as usize - 4];
     client.read_exact(&mut body)?;
     mine.write_all(&[&head[..], &body].concat())?;
-    answer(&mut mine, &mut client)?;
-    pool.lock().unwrap().push(mine);
-    let mut kept = None;
+    answer(&mut mine, &mut client, 0)?;
+    pool.lock().unwrap().push(Server { stream: mine, prepared: HashSet::new() });
+    let (mut kept, mut prepared) = (None, Prepared::new());
     loop {
         let Some(request) = request(&mut client)? else { return Ok(()) };
         let free = || pool.lock().unwrap().pop();
@@ -39,20 +51,45 @@ fn serve(mut client: TcpStream, server: u16, pool: &Pool) -> Result<()> {
                 None => std::thread::yield_now(),
             }
         };
-        server.write_all(&request)?;
-        match answer(&mut server, &mut client)? {
+        let added = prepare(&request, &mut prepared, &mut server)?;
+        server.stream.write_all(&request.concat())?;
+        match answer(&mut server.stream, &mut client, added)? {
             b'I' => pool.lock().unwrap().push(server),
             _ => kept = Some(server),
         }
     }
 }
 
+/// Prepares what the request needs and this server connection has not; how many statements.
+fn prepare(request: &[Vec<u8>], prepared: &mut Prepared, server: &mut Server) -> Result<usize> {
+    let mut added = 0;
+    for message in request {
+        let mut texts = message[5..].split(|byte| *byte == 0).map(<[u8]>::to_vec);
+        let name = match message[0] {
+            b'P' | b'B' => texts.nth(usize::from(message[0] == b'B')).unwrap_or_default(),
+            b'D' if message[5] == b'S' => texts.next().unwrap_or_default()[1..].to_vec(),
+            _ => continue,
+        };
+        if name.is_empty() {
+            continue;
+        }
+        let known = !server.prepared.insert(name.clone());
+        if message[0] == b'P' {
+            prepared.insert(name, message.clone());
+        } else if !known && let Some(parse) = prepared.get(&name) {
+            server.stream.write_all(parse)?;
+            added += 1;
+        }
+    }
+    Ok(added)
+}
+
 /// Everything up to where the client waits for an answer; none when it says goodbye.
-fn request(client: &mut TcpStream) -> Result<Option<Vec<u8>>> {
+fn request(client: &mut TcpStream) -> Result<Option<Vec<Vec<u8>>>> {
     let mut all = Vec::new();
     loop {
         let (kind, message) = message(client)?;
-        all.extend(message);
+        all.push(message);
         match kind {
             b'X' => return Ok(None),
             b'Q' | b'S' => return Ok(Some(all)),
@@ -61,13 +98,21 @@ fn request(client: &mut TcpStream) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Passes the answer on; the state of the transaction after it.
-fn answer(server: &mut TcpStream, client: &mut TcpStream) -> Result<u8> {
+/// Passes the answer on, but for what it says of so many added statements, and what a login wants
+/// of the client; the state of the transaction after it.
+fn answer(server: &mut TcpStream, client: &mut TcpStream, mut added: usize) -> Result<u8> {
     loop {
-        let (kind, message) = message(server)?;
-        client.write_all(&message)?;
+        let (kind, passed) = message(server)?;
+        if kind == b'1' && added > 0 {
+            added -= 1;
+            continue;
+        }
+        client.write_all(&passed)?;
+        if kind == b'R' && [10, 11].contains(&passed[8]) {
+            server.write_all(&message(client)?.1)?;
+        }
         if kind == b'Z' {
-            return Ok(message[5]);
+            return Ok(passed[5]);
         }
     }
 }

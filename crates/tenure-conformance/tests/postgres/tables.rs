@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use tenure::Attempt;
-use tenure::backend::Backend;
+use tenure::backend::{Backend, Scope};
 use tenure::backends::Postgres;
+use tenure::{Attempt, ErrorKind, Grade};
 use tenure_conformance::bench::{SOON, soon, take, until, until_waiters};
 use tenure_servers::Cluster;
 use tenure_servers::wire::postgres::Postgres as Wire;
@@ -17,6 +17,9 @@ cases! {
     a_sweep_removes_what_expired_and_keeps_what_is_held,
     keys_that_differ_in_a_byte_are_different_locks,
     a_hand_over_is_one_statement,
+    roles_with_other_search_paths_share_locks,
+    a_schema_can_be_chosen,
+    tables_that_earlier_clients_found_elsewhere_are_not_passed_over,
     connections_do_not_grow_with_locks_and_waiters,
 }
 
@@ -89,6 +92,70 @@ async fn keys_that_differ_in_a_byte_are_different_locks() -> Result<()> {
         }
         ensure!(client.list(&prefix).await?.is_empty());
     }
+    Ok(())
+}
+
+/// A role that has a schema of its own name finds other tables first, if it only looks for them.
+async fn roles_with_other_search_paths_share_locks() -> Result<()> {
+    let cluster = own_server()?;
+    sql(&cluster, "CREATE ROLE web LOGIN SUPERUSER; CREATE SCHEMA web AUTHORIZATION web")?;
+    for mode in ["lease&pooler=yes", "lease", "session", "row"] {
+        let url = format!("{}?mode={mode}", cluster.url());
+        // In either order: whoever comes first makes the tables.
+        let web = Postgres::open(&url.replace("postgres@", "web@")).await?;
+        let other = Postgres::open(&url).await?;
+        let key = unique("k");
+        web.try_acquire(&claim(&key)?).await?.granted()?;
+        let attempt = other.try_acquire(&claim(&key)?).await?;
+        ensure!(matches!(attempt, Attempt::Busy(_)), "{mode}: two holders");
+    }
+    let tables = "SELECT relnamespace::regnamespace FROM pg_class WHERE relname = 'tenure_lease'";
+    ensure!(sql(&cluster, tables)? == ["public"]);
+    Ok(())
+}
+
+/// Tables of another schema are other locks; doctor says that there are several.
+async fn a_schema_can_be_chosen() -> Result<()> {
+    let cluster = own_server()?;
+    let grade = async |backend: &Postgres| -> Result<Option<Grade>> {
+        let findings = soon("doctor", backend.examine()).await??;
+        Ok(findings.iter().find(|one| one.subject == "schema").map(|one| one.grade))
+    };
+    let public = Postgres::open(&cluster.url()).await?;
+    ensure!(grade(&public).await? == Some(Grade::Good));
+    for mode in ["lease&pooler=yes", "lease", "session", "row"] {
+        let url = format!("{}?mode={mode}&schema=my-Locks", cluster.url());
+        let (one, two) = (Postgres::open(&url).await?, Postgres::open(&url).await?);
+        let (held, mut waiter) = (claim(mode)?, claim(mode)?);
+        waiter.waits = true;
+        one.try_acquire(&held).await?.granted()?;
+        ensure!(matches!(two.try_acquire(&waiter).await?, Attempt::Busy(_)), "{mode}");
+        one.renew(std::slice::from_ref(&held)).await.remove(0)?;
+        ensure!(one.release(&held).await?, "{mode}");
+        let grant = until(SOON, "the turn", || async {
+            Ok(two.try_acquire(&waiter).await?.granted().ok())
+        });
+        let grant = grant.await?;
+        ensure!(one.evict(&waiter.key, grant.token).await?, "{mode}");
+        ensure!(grade(&one).await? == Some(Grade::Warning), "{mode}");
+    }
+    ensure!(public.list(Scope::Prefix("")).await?.is_empty());
+    ensure!(sql(&cluster, "SELECT count(*) FROM public.tenure_board")? == ["0"]);
+    ensure!(grade(&public).await? == Some(Grade::Fault));
+    Ok(())
+}
+
+async fn tables_that_earlier_clients_found_elsewhere_are_not_passed_over() -> Result<()> {
+    let cluster = own_server()?;
+    sql(&cluster, "CREATE ROLE web LOGIN SUPERUSER; CREATE SCHEMA web AUTHORIZATION web")?;
+    let tables = tenure::backends::postgres::SCHEMA.replace("public.", "web.");
+    sql(&cluster, &tables)?;
+    let url = cluster.url().replace("postgres@", "web@");
+    let error = soon("connect", Postgres::open(&url)).await?.unwrap_err();
+    ensure!(error.kind() == ErrorKind::Invalid, "{error:?}");
+    ensure!(error.to_string().contains("schema=web"), "{error}");
+    Postgres::open(&format!("{url}?schema=web")).await?;
+    Postgres::open(&format!("{url}?schema=public")).await?;
     Ok(())
 }
 

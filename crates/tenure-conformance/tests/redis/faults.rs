@@ -132,7 +132,7 @@ async fn a_second_of_silence_costs_neither_lock_nor_place(cluster: &Cluster) -> 
 /// Whichever answer of a take and a release is lost, the next ask finds the same grant.
 async fn an_answer_that_is_dropped_counts_once(cluster: &Cluster) -> Result<()> {
     let proxy = cluster.node().proxy()?;
-    let client = tenure::connect(&format!("redis://{}", proxy.address())).await?;
+    let client = tenure::connect(&cluster.node().url_at(&proxy.address())).await?;
     let other = connect(cluster, "").await?;
     let mut last = None;
     for answer in 1..=4 {
@@ -146,7 +146,7 @@ async fn an_answer_that_is_dropped_counts_once(cluster: &Cluster) -> Result<()> 
             Ok(()) => {}
             Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error:?}"),
         }
-        client.flush().await;
+        client.flush().await?;
         proxy.heal();
         take(&other, "k", LONG).await?.release().await?;
     }
@@ -156,7 +156,8 @@ async fn an_answer_that_is_dropped_counts_once(cluster: &Cluster) -> Result<()> 
 /// The connection takes everything and gives nothing back, for ever; only a new one works.
 async fn a_half_open_connection_is_replaced(cluster: &Cluster) -> Result<()> {
     let mute = Mute::start(cluster.node().port())?;
-    let client = tenure::connect(&format!("redis://{}?response=300ms", mute.address())).await?;
+    let url = cluster.node().url_at(&mute.address());
+    let client = tenure::connect(&format!("{url}?response=300ms")).await?;
     for ttl in [SECOND * 2, LONG] {
         let guard = take(&client, "k", ttl).await?;
         let made = mute.made();
@@ -165,7 +166,7 @@ async fn a_half_open_connection_is_replaced(cluster: &Cluster) -> Result<()> {
         ensure!(lost.is_err(), "{lost:?}");
         // The first answer may be doubt; the release goes on.
         drop(soon("release", guard.release()).await?);
-        soon("flush", client.flush()).await?;
+        soon("flush", client.flush()).await??;
         ensure!(mute.made() > made, "the dead connection was kept");
         take(&connect(cluster, "").await?, "k", LONG).await?.release().await?;
     }
@@ -198,7 +199,7 @@ async fn without_any_message_waiters_are_served_within_a_third_of_their_lease(
 ) -> Result<()> {
     let mute = Mute::start(cluster.node().port())?;
     let one = connect(cluster, "").await?;
-    let two = tenure::connect(&format!("redis://{}", mute.address())).await?;
+    let two = tenure::connect(&cluster.node().url_at(&mute.address())).await?;
     let ttl = SECOND * 3;
     for _ in 0..3 {
         let guard = take(&one, "k", LONG).await?;

@@ -119,7 +119,7 @@ async fn what_is_not_a_lock_is_an_error_that_says_so(cluster: &Cluster) -> Resul
 
 async fn a_database_and_a_password_are_used(cluster: &Cluster) -> Result<()> {
     let node = cluster.node();
-    let client = tenure::connect(&format!("redis://{}/5", node.address())).await?;
+    let client = tenure::connect(&format!("{}/5", node.url())).await?;
     let guard = take(&client, "k", LONG).await?;
     let info = texts(node, &["INFO", "keyspace"])?;
     ensure!(info[0].contains("db5:") && !info[0].contains("db0:"), "{info:?}");
@@ -152,7 +152,8 @@ async fn a_socket_file_leads_to_the_same_locks(cluster: &Cluster) -> Result<()> 
         }
         Ok(())
     });
-    let url = format!("redis+unix://{}?db=3", path.display());
+    let password = cluster.node().password().context("a password")?;
+    let url = format!("redis+unix://:{password}@{}?db=3", path.display());
     let (inside, outside) =
         (tenure::connect(&url).await?, tenure::connect(&(cluster.node().url() + "/3")).await?);
     let guard = take(&inside, "k", LONG).await?;

@@ -45,7 +45,7 @@ fn main() {
 
 /// A client of the whole cluster.
 pub(crate) async fn connect(cluster: &Cluster, options: &str) -> Result<Client> {
-    Ok(tenure::connect(&format!("{}?{options}", cluster.url())).await?)
+    Ok(tenure::connect(&cluster.url_with(options)).await?)
 }
 
 /// A command that must succeed.

@@ -68,7 +68,7 @@ async fn a_grant_that_no_replica_has_is_undone(cluster: &Cluster) -> Result<()> 
     let error = client.lock("k").ttl(LONG).try_acquire().await.unwrap_err();
     ensure!(error.kind() == ErrorKind::Unavailable, "{error:?}");
     ensure!(error.to_string().contains("replicas"), "{error}");
-    client.flush().await;
+    client.flush().await?;
     ensure!(crate::number(master, &["EXISTS", "k"])? == 0, "it was not undone");
     for node in cluster.nodes().iter().filter(|node| node.role() == Role::Member) {
         node.resume()?;

@@ -183,7 +183,7 @@ async fn what_a_lost_round_took_is_given_back(cluster: &Cluster) -> Result<()> {
     let Attempt::Busy(_) = client.lock("k").try_acquire().await? else {
         anyhow::bail!("won against a majority");
     };
-    client.flush().await;
+    client.flush().await?;
     for node in &cluster.nodes()[3..] {
         ensure!(number(node, &["EXISTS", "k"])? == 0, "left on {}", node.name());
     }

@@ -31,6 +31,7 @@ use crate::backend::{Backend, Claim, Grant, Info, Scope, Wakeup};
 use crate::claim::{Attempt, Busy, Holding};
 use crate::error::Result;
 use crate::finding::Finding;
+use crate::hosted::Hosted;
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
@@ -130,8 +131,9 @@ impl Mysql {
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future closes what was opened.
-    pub async fn open(url: &str) -> Result<Mysql> {
-        open(Options::parse(url)?).await
+    pub async fn open(url: &str) -> Result<Hosted<Mysql>> {
+        let options = Options::parse(url)?;
+        Hosted::open(async move { open(options).await.map(Arc::new) }).await
     }
 
     fn lease(&self) -> &Lease {

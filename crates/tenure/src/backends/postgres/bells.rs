@@ -2,6 +2,12 @@
 //!
 //! A place is made before its ask is sent, so that a grant that is pushed before the ask's answer
 //! has been read is not missed.
+//!
+//! A push says nothing of when its lease ends: the waiter counts it from its last request that was
+//! answered. So a push must be of a later grant than anything that response showed. Pushes and
+//! responses come over different connections, and either may be late: a push whose grant has run
+//! out, or was evicted, may arrive before or after the busy response that shows the next holder.
+//! Tokens tell them apart, since a row's token only grows.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -24,7 +30,10 @@ pub(super) struct Bells {
 /// A claim that waits.
 #[derive(Default)]
 struct Place {
+    /// A pushed grant; always above `floor`.
     pushed: Option<FencingToken>,
+    /// The highest token that a busy response showed: the grants up to it are over, or another's.
+    floor: Option<FencingToken>,
     rung: bool,
     bell: Arc<Notify>,
 }
@@ -43,6 +52,15 @@ impl Bells {
     /// Makes a place, before its ask is sent.
     pub(super) fn expect(&self, owner: Owner) {
         self.places().entry(owner).or_default();
+    }
+
+    /// A busy response showed this token: a push of it, or of an earlier one, is void, whenever it
+    /// arrives.
+    pub(super) fn shown(&self, owner: Owner, token: FencingToken) {
+        if let Some(place) = self.places().get_mut(&owner) {
+            place.floor = place.floor.max(Some(token));
+            place.pushed = place.pushed.filter(|pushed| Some(*pushed) > place.floor);
+        }
     }
 
     /// The claim waits no longer.
@@ -94,21 +112,34 @@ impl Bells {
         }
     }
 
+    /// A grant that the waiter has not seen yet may have been evicted: it has to ask again.
+    fn recheck(&self, owner: Owner) {
+        if let Some(place) = self.places().get_mut(&owner) {
+            (place.pushed, place.rung) = (None, true);
+            place.bell.notify_one();
+        }
+    }
+
     /// The server pushed a message: `grant OWNER TOKEN`, `look OWNER` or `lost OWNER`.
     pub(super) fn hear(&self, message: &str) {
         let mut words = message.split(' ');
         let (verb, owner) = (words.next(), words.next().and_then(|word| word.parse().ok()));
         let (Some(verb), Some(owner)) = (verb, owner) else { return };
         match verb {
-            "lost" => match self.evictions.get() {
-                // A listener that is gone has nothing to let go.
-                Some(listener) => drop(listener.send(owner)),
-                None => self.lose(owner),
-            },
+            "lost" => {
+                self.recheck(owner);
+                match self.evictions.get() {
+                    // A listener that is gone has nothing to let go.
+                    Some(listener) => drop(listener.send(owner)),
+                    None => self.lose(owner),
+                }
+            }
             _ => {
-                let token = words.next().and_then(|word| word.parse().ok());
-                if let Some(place) = self.places().get_mut(&owner) {
-                    place.pushed = token;
+                let token: Option<FencingToken> = words.next().and_then(|word| word.parse().ok());
+                if let Some(place) = self.places().get_mut(&owner)
+                    && (token.is_none() || token > place.floor)
+                {
+                    place.pushed = place.pushed.max(token);
                     place.rung = true;
                     place.bell.notify_one();
                 }
@@ -144,6 +175,8 @@ impl Drop for Leave<'_> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     #[tokio::test]
@@ -165,6 +198,26 @@ mod tests {
         for nonsense in ["", "grant", "grant x 7", "lost", "\u{1f980} 1 2 3"] {
             bells.hear(nonsense);
         }
+    }
+
+    #[tokio::test]
+    async fn a_push_that_is_not_above_a_busy_response_is_void() {
+        let (bells, owner) = (Bells::default(), Owner::random());
+        let token = |number| FencingToken::new(number).unwrap();
+        bells.expect(owner);
+        bells.hear(&format!("grant {owner} 6"));
+        bells.shown(owner, token(8));
+        // What is left of it is a reason to look.
+        assert!(matches!(bells.wait(owner).await, Call::Look));
+        for stale in [6, 8] {
+            bells.hear(&format!("grant {owner} {stale}"));
+            assert!(bells.wait(owner).now_or_never().is_none(), "{stale}");
+        }
+        bells.shown(owner, token(7));
+        bells.hear(&format!("grant {owner} 9"));
+        bells.shown(owner, token(8));
+        let Call::Granted(granted) = bells.wait(owner).await else { panic!("no grant") };
+        assert_eq!(granted, token(9));
     }
 
     #[tokio::test]

@@ -7,7 +7,8 @@ use tokio_postgres::types::Type;
 
 use super::fault;
 use super::lanes::Lanes;
-use super::lease::{get, note, seconds, token};
+use super::lease::{get, note, seconds, span, token};
+use super::limits::set_limits;
 use super::link::{Sql, values};
 use super::settings::Kind;
 use crate::claim::{Busy, Claim, Holder, Note, Owner};
@@ -27,7 +28,7 @@ pub(super) async fn post(
         claim.owner.to_string(),
         token.as_i64(),
         pid,
-        claim.ttl.as_secs_f64(),
+        span(claim.ttl),
         note(&claim.note),
         lanes.channel.clone(),
     ];
@@ -39,7 +40,7 @@ pub(super) async fn busy(lanes: &Arc<Lanes>, claim: &Claim) -> Result<Busy> {
     let (mode, key) = (lanes.settings.mode.word(), claim.key.as_str().as_bytes().to_vec());
     let rows = if claim.waits {
         let owner = claim.owner.to_string();
-        let (ttl, note) = (claim.ttl.as_secs_f64(), note(&claim.note));
+        let (ttl, note) = (span(claim.ttl), note(&claim.note));
         let values = values![mode, key, owner, ttl, note, lanes.channel.clone()];
         lanes.ask(&QUEUE_UP, values).await?
     } else {
@@ -141,7 +142,7 @@ macro_rules! list {
   ARRAY(SELECT extract(epoch FROM clock_timestamp() - (e->>'s')::timestamptz)::float8
         FROM jsonb_array_elements(l.queue) WITH ORDINALITY x(e, i)
         WHERE (e->>'u')::timestamptz > clock_timestamp() ORDER BY i)
-FROM tenure_board l WHERE l.mode = '",
+FROM @.tenure_board l WHERE l.mode = '",
             $mode,
             "' AND l.key >= $1 AND ($2 IS NULL OR l.key < $2) AND ",
             $held,
@@ -161,7 +162,7 @@ macro_rules! grant {
             text: concat!(
                 "SELECT ",
                 $what,
-                " FROM tenure_board l WHERE l.mode = '",
+                " FROM @.tenure_board l WHERE l.mode = '",
                 $mode,
                 "' AND l.key = $1 AND l.token = $2 AND ",
                 $held
@@ -177,7 +178,7 @@ static END_ROW: Sql = grant!("pg_terminate_backend(l.pid)", "row", has_row!());
 
 static POST: Sql = Sql {
     text: concat!(
-        "INSERT INTO tenure_board AS l (mode, key, owner, token, pid, ttl, note, chan) \
+        "INSERT INTO @.tenure_board AS l (mode, key, owner, token, pid, ttl, note, chan) \
          VALUES ('row', $1, $2, $3, $4, $5, $6, $7) ON CONFLICT (mode, key) DO UPDATE SET \
          owner = excluded.owner, token = excluded.token, pid = excluded.pid, ttl = excluded.ttl, \
          since = excluded.since, note = excluded.note, chan = excluded.chan, queue = ",
@@ -195,16 +196,18 @@ macro_rules! seen {
     };
 }
 
-/// Takes or refreshes a place. $1 mode, $2 key, $3 owner, $4 ttl, $5 note, $6 channel.
+/// Takes or refreshes a place, whose end is never moved back. $1 mode, $2 key, $3 owner, $4 ttl, $5 note, $6 channel.
 static QUEUE_UP: Sql = Sql {
     text: concat!(
-        "INSERT INTO tenure_board AS l (mode, key, queue)
+        "INSERT INTO @.tenure_board AS l (mode, key, queue)
 SELECT $1, $2, jsonb_build_array(jsonb_build_object('o', $3::text, 's', clock_timestamp(),
   'u', clock_timestamp() + make_interval(secs => $4), 'n', $5::text, 'c', $6::text))
 ON CONFLICT (mode, key) DO UPDATE SET queue = (SELECT CASE
     WHEN live @> jsonb_build_array(jsonb_build_object('o', $3::text)) THEN
       (SELECT jsonb_agg(CASE WHEN e->>'o' = $3
-                        THEN (excluded.queue->0) || jsonb_build_object('s', e->'s')
+                        THEN (excluded.queue->0) || jsonb_build_object('s', e->'s',
+                          'u', greatest((e->>'u')::timestamptz,
+                                        (excluded.queue->0->>'u')::timestamptz))
                         ELSE e END ORDER BY i)
        FROM jsonb_array_elements(live) WITH ORDINALITY x(e, i))
     WHEN jsonb_array_length(live) >= 256 THEN live
@@ -220,7 +223,7 @@ RETURNING ",
 
 /// $1 mode, $2 key, $3 owner.
 static LOOK: Sql = Sql {
-    text: concat!("SELECT ", seen!(), " FROM tenure_board l WHERE l.mode = $1 AND l.key = $2"),
+    text: concat!("SELECT ", seen!(), " FROM @.tenure_board l WHERE l.mode = $1 AND l.key = $2"),
     types: &[Type::TEXT, Type::BYTEA, Type::TEXT],
 };
 
@@ -228,7 +231,7 @@ static LOOK: Sql = Sql {
 macro_rules! clear {
     () => {
         concat!(
-            "UPDATE tenure_board l SET \
+            "UPDATE @.tenure_board l SET \
              owner = CASE WHEN l.owner = $3 THEN NULL ELSE l.owner END, queue = ",
             live!(" AND e->>'o' <> $3"),
             " WHERE l.mode = $1 AND l.key = $2 AND (l.owner = $3 \
@@ -260,15 +263,17 @@ pub(super) fn hex(key: &Key) -> String {
 }
 
 /// The same, and gives the advisory lock back: whoever is rung, is rung when all of this is done.
-/// $1 mode, $2 key, $3 owner, $4 number.
+/// $1 mode, $2 key, $3 owner, $4 number; $5, $6 the limits of the session from now on, or NULL.
 pub(super) static UNLOCK_AND_CLEAR: Sql = Sql {
     text: concat!(
         "WITH u AS MATERIALIZED (SELECT pg_advisory_unlock($4) AS ok), r AS (",
         clear!(),
         ") SELECT ok, (SELECT pg_notify(w->>'c', 'look ' || (w->>'o')) FROM r \
-         WHERE w IS NOT NULL) FROM u"
+         WHERE w IS NOT NULL), ",
+        set_limits!("$5", "$6"),
+        " FROM u"
     ),
-    types: &[Type::TEXT, Type::BYTEA, Type::TEXT, Type::INT8],
+    types: &[Type::TEXT, Type::BYTEA, Type::TEXT, Type::INT8, Type::TEXT, Type::TEXT],
 };
 
 /// How soon a waiter looks although nobody rang.

@@ -19,6 +19,7 @@ pub(super) async fn examine(lanes: &Arc<Lanes>) -> Result<Vec<Finding>> {
     findings.push(time_outs(row, lanes.settings.mode)?);
     findings.push(connections(lanes, row)?);
     findings.push(rights(row)?);
+    findings.push(schema(lanes, row)?);
     findings.push(index(row)?);
     findings.push(sequence(row)?);
     findings.push(clock(row)?);
@@ -42,9 +43,17 @@ fn durability(row: &Row) -> Result<Finding> {
         let detail = "fsync is off: after a power cut leases are forgotten and tokens can go back";
         return Ok(Finding::new(Grade::Warning, "durability", detail).advise("turn fsync on"));
     }
-    let detail = match commit.as_str() {
-        "off" => "synchronous_commit is off for others; our own commits are waited for".to_owned(),
-        other => format!("commits are waited for (synchronous_commit={other})"),
+    let ours: String = get(row, 18)?;
+    if ours == "off" {
+        let detail = "commits are not waited for: a crash forgets leases, and tokens can go back";
+        return Ok(Finding::new(Grade::Fault, "durability", detail)
+            .advise("let this role set synchronous_commit, or turn it on"));
+    }
+    let detail = match commit == ours {
+        true => format!("commits are waited for (synchronous_commit={ours})"),
+        false => format!(
+            "synchronous_commit is {commit} for others; our own commits are waited for ({ours})"
+        ),
     };
     Ok(Finding::good("durability", detail))
 }
@@ -108,6 +117,24 @@ fn rights(row: &Row) -> Result<Finding> {
     })
 }
 
+/// Tables in several schemas: their clients do not exclude each other. Where the URL names the
+/// schema, that may be meant.
+fn schema(lanes: &Lanes, row: &Row) -> Result<Finding> {
+    let (ours, others): (_, Vec<String>) = (&lanes.settings.schema, get(row, 17)?);
+    let name = ours.name();
+    if others.is_empty() {
+        return Ok(Finding::good("schema", format!("all tables are in `{name}`")));
+    }
+    let detail = format!(
+        "ours is `{name}`, and there are tables of tenure in `{}` too: their clients and ours do \
+         not exclude each other",
+        others.join("`, `")
+    );
+    let grade = if ours.is_chosen() { Grade::Warning } else { Grade::Fault };
+    Ok(Finding::new(grade, "schema", detail)
+        .advise("name one schema in all URLs (`schema=`), and drop what nobody uses"))
+}
+
 fn index(row: &Row) -> Result<Finding> {
     let unique: bool = get(row, 13)?;
     Ok(match unique {
@@ -122,7 +149,7 @@ fn sequence(row: &Row) -> Result<Finding> {
     Ok(match cache {
         Some(1) => Finding::good("tokens", "the sequence has no cache"),
         _ => Finding::new(Grade::Fault, "tokens", "the sequence has a cache and mixes them")
-            .advise("ALTER SEQUENCE tenure_token CACHE 1"),
+            .advise("ALTER SEQUENCE tenure_token CACHE 1, in the schema of the tables"),
     })
 }
 
@@ -155,16 +182,20 @@ static FACTS: Sql = Sql {
   (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
   current_setting('max_connections')::int4,
   (SELECT bool_and(has_table_privilege(to_regclass(t), p))
-     FROM unnest(ARRAY['tenure_lease', 'tenure_board', 'tenure_row']) t,
+     FROM unnest(ARRAY['@.tenure_lease', '@.tenure_board', '@.tenure_row']) t,
           unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p)
-    AND has_sequence_privilege(to_regclass('tenure_token'), 'USAGE'),
+    AND has_sequence_privilege(to_regclass('@.tenure_token'), 'USAGE'),
   EXISTS (SELECT 1 FROM pg_index i JOIN pg_attribute a
     ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-    WHERE i.indrelid = to_regclass('tenure_lease') AND i.indisunique AND i.indisvalid
+    WHERE i.indrelid = to_regclass('@.tenure_lease') AND i.indisunique AND i.indisvalid
       AND i.indnkeyatts = 1 AND a.attname = 'key'),
-  (SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass('tenure_token')),
+  (SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass('@.tenure_token')),
   current_setting('TimeZone'),
-  to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')",
+  to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'),
+  ARRAY(SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relname = 'tenure_lease' AND c.relkind IN ('r', 'p')
+      AND c.oid IS DISTINCT FROM to_regclass('@.tenure_lease') ORDER BY 1),
+  current_setting('synchronous_commit')",
     types: &[],
 };
 

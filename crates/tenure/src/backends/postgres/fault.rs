@@ -13,6 +13,27 @@ pub(super) fn lost_a_race(error: &tokio_postgres::Error) -> bool {
         || code == Some(&SqlState::T_R_DEADLOCK_DETECTED)
 }
 
+/// Whether the server itself refused: an error response, and not silence or a broken connection.
+pub(super) fn is_response(error: &Error) -> bool {
+    code(error).is_some()
+}
+
+/// Whether a statement was refused because its transaction had been aborted before.
+pub(super) fn is_aborted(error: &Error) -> bool {
+    code(error) == Some(&SqlState::IN_FAILED_SQL_TRANSACTION)
+}
+
+/// What the server said, where an error of ours has it as its cause.
+fn code(error: &Error) -> Option<&SqlState> {
+    let source = std::error::Error::source(error)?;
+    source.downcast_ref::<tokio_postgres::Error>()?.code()
+}
+
+/// The server takes no writes: it was demoted, or is being moved.
+pub(super) fn is_read_only(error: &tokio_postgres::Error) -> bool {
+    error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
+}
+
 pub(super) fn from_io(host: &str, port: u16, error: std::io::Error) -> Error {
     let message = format!("cannot reach PostgreSQL at {host}:{port}");
     Error::new(ErrorKind::Unavailable, message).with_source(error)
@@ -80,7 +101,7 @@ pub(super) fn from_server(error: tokio_postgres::Error) -> Error {
     let said = error.as_db_error().map(|error| error.message().to_owned()).unwrap_or_default();
     let kind = match code.code() {
         "42501" => ErrorKind::Denied,
-        "42P01" | "42703" => {
+        "42P01" | "42703" | "3F000" => {
             let message = format!(
                 "{said}: the tables of tenure are missing or not ours; `tenure schema postgres` \
                  prints them"

@@ -1,14 +1,15 @@
 //! The few connections of a client. The first one also listens; others are opened only when
 //! statements pile up, so that a client that does one thing at a time has one connection.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio_postgres::Row;
 
 use super::bells::Bells;
 use super::fault;
-use super::link::{Link, Sql, Value};
+use super::link::{Link, SETUP, Sql, Value};
 use super::settings::Settings;
 use crate::claim::Owner;
 use crate::error::Result;
@@ -20,6 +21,8 @@ pub(super) struct Lanes {
     /// The channel on which the server rings this client.
     pub(super) channel: String,
     links: Mutex<Links>,
+    /// A connection for requests that must not wait behind others, while there are such.
+    prompt: tokio::sync::Mutex<Weak<Link>>,
     /// Held while a connection is being opened.
     opening: tokio::sync::Mutex<()>,
 }
@@ -40,6 +43,7 @@ impl Lanes {
             bells: Arc::default(),
             channel: format!("tenure_{name}"),
             links: Mutex::default(),
+            prompt: tokio::sync::Mutex::default(),
             opening: tokio::sync::Mutex::new(()),
         })
     }
@@ -58,6 +62,34 @@ impl Lanes {
         self.pick().await?.ask(sql, values).await
     }
 
+    /// The same for what must not wait behind requests that are held up: if there is no response
+    /// within `patience`, it is sent over a connection for such requests as well, which is closed
+    /// when it has nothing more to do. The statement has to bear to be carried out twice.
+    pub(super) async fn ask_promptly(
+        self: &Arc<Self>,
+        sql: &'static Sql,
+        values: impl Fn() -> Vec<Value> + Send + Sync,
+        patience: Duration,
+    ) -> Result<Vec<Row>> {
+        let mut usual = Box::pin(self.ask(sql, values()));
+        if let Ok(response) = tokio::time::timeout(patience, &mut usual).await {
+            return response;
+        }
+        let apart = async { self.prompt().await?.ask(sql, values()).await };
+        futures_util::future::select_ok([usual.boxed(), apart.boxed()]).await.map(|(rows, _)| rows)
+    }
+
+    /// The one connection for requests that must not wait.
+    async fn prompt(self: &Arc<Self>) -> Result<Arc<Link>> {
+        let mut prompt = self.prompt.lock().await;
+        if let Some(link) = prompt.upgrade().filter(|link| !link.is_closed()) {
+            return Ok(link);
+        }
+        let link = Arc::new(self.open_apart().await?);
+        *prompt = Arc::downgrade(&link);
+        Ok(link)
+    }
+
     /// The connection that has least to do. Afterwards the first one listens.
     pub(super) async fn pick(self: &Arc<Self>) -> Result<Arc<Link>> {
         match self.choose() {
@@ -73,6 +105,22 @@ impl Lanes {
                 Err(_) => Err(fault::closed()),
             },
         }
+    }
+
+    /// Makes a connection the first one: sets it up, and lets it listen.
+    pub(super) async fn adopt(&self, link: Arc<Link>) -> Result<()> {
+        link.batch(self.first_setup()).await?;
+        self.links().first = Some(link);
+        Ok(())
+    }
+
+    fn first_setup(&self) -> String {
+        format!("{SETUP}LISTEN {}; ", self.channel)
+    }
+
+    /// A connection on which nothing is set yet.
+    pub(super) async fn open_bare(&self) -> Result<Link> {
+        Link::open(&self.settings, &self.bells, "").await
     }
 
     /// A connection of its own, for a lock that hangs on it.
@@ -103,7 +151,7 @@ impl Lanes {
             Choice::Open => true,
         };
         let setup = match first {
-            true => format!("{SETUP}LISTEN {}; ", self.channel),
+            true => self.first_setup(),
             false => SETUP.to_owned(),
         };
         let link = Arc::new(Link::open(&self.settings, &self.bells, &setup).await?);
@@ -130,16 +178,6 @@ enum Choice {
     TakeAndOpen(Arc<Link>),
     Open,
 }
-
-/// Makes a session independent of what an administrator set for others. Leases must not be rolled
-/// back by a crash: where commits are not waited for, ours are.
-const SETUP: &str = "SET default_transaction_isolation = 'read committed'; \
-    SET default_transaction_read_only = off; SET statement_timeout = '10s'; \
-    SET lock_timeout = '4s'; SET idle_in_transaction_session_timeout = '60s'; \
-    SELECT set_config('synchronous_commit', 'on', false) \
-    WHERE current_setting('synchronous_commit') = 'off'; \
-    SELECT set_config('idle_session_timeout', '0', false) \
-    WHERE current_setting('server_version_num')::int >= 140000; ";
 
 /// How often somebody who has no place in a queue looks.
 pub(super) const LOOK: Duration = Duration::from_millis(250);

@@ -12,8 +12,8 @@ use super::lanes::{LOOK, Lanes};
 use super::link::values;
 use super::sql;
 use crate::backend::Scope;
-use crate::claim::{Attempt, Busy, Claim, Grant, Holder, Holding, LostReason, Note, Waiter};
-use crate::error::{Error, ErrorKind, Result};
+use crate::claim::{Attempt, Busy, Claim, Grant, Holder, Holding, Note, Waiter};
+use crate::error::{ErrorKind, Result};
 use crate::key::Key;
 use crate::token::FencingToken;
 
@@ -25,7 +25,7 @@ pub(super) async fn try_acquire(lanes: &Arc<Lanes>, claim: &Claim) -> Result<Att
         let values = values![
             claim.key.as_str().as_bytes().to_vec(),
             claim.owner.to_string(),
-            claim.ttl.as_secs_f64(),
+            span(claim.ttl),
             note(&claim.note),
             claim.waits,
             lanes.channel.clone(),
@@ -45,6 +45,9 @@ fn answer(lanes: &Lanes, claim: &Claim, row: &Row) -> Result<Attempt<Grant>> {
         let token = token.ok_or_else(|| fault::odd("a token"))?;
         return Ok(Attempt::Granted(Grant::new(token, claim.ttl)));
     }
+    if let Some(token) = token {
+        lanes.bells.shown(claim.owner, token);
+    }
     let (left, held_for): (f64, f64) = (get(row, 3)?, get(row, 4)?);
     let (line, ahead): (String, Option<i64>) = (get(row, 5)?, get(row, 6)?);
     let mut busy = Busy::new(claim.key.clone());
@@ -62,42 +65,6 @@ fn answer(lanes: &Lanes, claim: &Claim, row: &Row) -> Result<Attempt<Grant>> {
         ..Holder::new(&Note::decode(&line))
     }));
     Ok(Attempt::Busy(busy))
-}
-
-pub(super) async fn renew(lanes: &Arc<Lanes>, claims: &[Claim]) -> Vec<Result<Duration>> {
-    match try_renew(lanes, claims).await {
-        Ok(answers) => answers,
-        Err(error) => vec![Err(error); claims.len()],
-    }
-}
-
-async fn try_renew(lanes: &Arc<Lanes>, claims: &[Claim]) -> Result<Vec<Result<Duration>>> {
-    // Always in the same order, so that two renewals rarely wait for each other.
-    let mut sorted: Vec<&Claim> = claims.iter().collect();
-    sorted.sort_by(|a, b| a.key.cmp(&b.key));
-    let column = |claim: &&Claim| claim.key.as_str().as_bytes().to_vec();
-    let keys: Vec<Vec<u8>> = sorted.iter().map(column).collect();
-    let owners: Vec<String> = sorted.iter().map(|claim| claim.owner.to_string()).collect();
-    let ttls: Vec<f64> = sorted.iter().map(|claim| claim.ttl.as_secs_f64()).collect();
-    let rows = lanes.ask(&sql::RENEW, values![keys.clone(), owners, ttls]).await?;
-    let renewed = rows.iter().map(|row| get(row, 0)).collect::<Result<Vec<String>>>()?;
-    let renewed: std::collections::HashSet<String> = renewed.into_iter().collect();
-    let kept = |claim: &Claim| renewed.contains(&claim.owner.to_string());
-    let held: Vec<Vec<u8>> = match claims.iter().all(kept) {
-        true => Vec::new(),
-        false => {
-            let rows = lanes.ask(&sql::HELD, values![keys]).await?;
-            rows.iter().map(|row| get(row, 0)).collect::<Result<_>>()?
-        }
-    };
-    let answer = |claim: &Claim| match kept(claim) {
-        true => Ok(claim.ttl),
-        false if held.iter().any(|key| key == claim.key.as_str().as_bytes()) => {
-            Err(Error::gone(LostReason::TakenOver))
-        }
-        false => Err(Error::new(ErrorKind::Lost, "the lock is not held")),
-    };
-    Ok(claims.iter().map(answer).collect())
 }
 
 pub(super) async fn release(lanes: &Arc<Lanes>, claim: &Claim) -> Result<bool> {
@@ -191,6 +158,13 @@ pub(super) fn note(note: &Note) -> String {
     note.encode().replace('\0', "\u{fffd}")
 }
 
+/// A lease for the server, in seconds: parts of a millisecond are rounded up, so that it does not
+/// end before the holder's own deadline.
+pub(super) fn span(ttl: Duration) -> f64 {
+    let up = ttl.as_nanos().div_ceil(1_000_000);
+    Duration::from_millis(u64::try_from(up).unwrap_or(u64::MAX)).as_secs_f64()
+}
+
 pub(super) fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
@@ -210,6 +184,13 @@ const SOON: Duration = Duration::from_millis(2);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_is_rounded_up() {
+        for (nanos, seconds) in [(1_000_000, 0.001), (1_000_001, 0.002), (1, 0.001), (0, 0.0)] {
+            assert!((span(Duration::from_nanos(nanos)) - seconds).abs() < 1e-9, "{nanos}");
+        }
+    }
 
     #[test]
     fn a_prefix_is_a_range_of_bytes() {

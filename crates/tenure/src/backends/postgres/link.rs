@@ -6,24 +6,22 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Context;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use tokio::net::{TcpStream, UnixStream};
+use futures_util::future::join3;
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
-use tokio_postgres::config::SslMode;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, SimpleQueryMessage, Statement};
+use tokio_postgres::{Client, Row, SimpleQueryMessage, Statement};
 
 use super::bells::Bells;
-use super::encrypt::Encrypt;
+use super::connect::{Opened, Way};
 use super::fault;
+use super::schema::Schema;
 use super::settings::Settings;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A statement and the types of its parameters.
+/// A statement and the types of its parameters; `@.` in its text stands for the schema.
 pub(super) struct Sql {
     pub(super) text: &'static str,
     pub(super) types: &'static [Type],
@@ -41,8 +39,12 @@ pub(super) use values;
 /// One open connection.
 pub(super) struct Link {
     client: Client,
+    way: Way,
+    schema: Schema,
     prepared: Mutex<HashMap<&'static str, Statement>>,
     pooled: bool,
+    /// Held behind a pooler while the messages of one transaction are under way.
+    alone: tokio::sync::Mutex<()>,
     /// How many statements are not answered yet.
     busy: AtomicUsize,
     closed: AtomicBool,
@@ -58,11 +60,12 @@ impl Link {
     /// Connects to the first host that takes writes. `setup` is run before anything else.
     pub(super) async fn open(settings: &Settings, bells: &Arc<Bells>, setup: &str) -> Result<Link> {
         let mut last = None;
-        for (host, port) in &settings.hosts {
-            let opening = Link::open_at(settings, bells, setup, host, *port);
+        for way in Way::all(settings) {
+            let (host, port) = (way.host.clone(), way.port);
+            let opening = Link::open_at(settings, bells, setup, way);
             let opened = match tokio::time::timeout(settings.connect_timeout, opening).await {
                 Ok(opened) => opened,
-                Err(_) => Err(silent(host, *port, settings.connect_timeout)),
+                Err(_) => Err(silent(&host, port, settings.connect_timeout)),
             };
             match opened {
                 Ok(link) => return Ok(link),
@@ -78,43 +81,16 @@ impl Link {
         settings: &Settings,
         bells: &Arc<Bells>,
         setup: &str,
-        host: &str,
-        port: u16,
+        way: Way,
     ) -> Result<Link> {
-        let mut config = Config::new();
-        config.user(&settings.user).dbname(&settings.database).application_name("tenure");
-        if let Some(password) = &settings.password {
-            config.password(password);
-        }
-        let (ending, ended) = watch::channel(());
-        let refused = |error| fault::from_connect(settings, host, port, error);
-        let (client, driver) = if host.starts_with('/') {
-            let path = format!("{host}/.s.PGSQL.{port}");
-            let stream = UnixStream::connect(path).await;
-            let stream = stream.map_err(|error| fault::from_io(host, port, error))?;
-            let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(refused)?;
-            (client, drive(connection, bells.clone(), ending))
-        } else {
-            let stream = TcpStream::connect((host, port)).await;
-            let stream = stream.map_err(|error| fault::from_io(host, port, error))?;
-            tune(&stream);
-            match &settings.tls {
-                None => {
-                    let opened = config.connect_raw(stream, NoTls).await.map_err(refused)?;
-                    (opened.0, drive(opened.1, bells.clone(), ending))
-                }
-                Some(tls) => {
-                    let way = Encrypt { tls, host };
-                    let opened = config.ssl_mode(SslMode::Require).connect_raw(stream, way);
-                    let opened = opened.await.map_err(refused)?;
-                    (opened.0, drive(opened.1, bells.clone(), ending))
-                }
-            }
-        };
+        let Opened { client, driver, ended } = way.open(settings, bells).await?;
         let mut link = Link {
             client,
+            way,
+            schema: settings.schema.clone(),
             prepared: Mutex::default(),
             pooled: settings.pooled,
+            alone: tokio::sync::Mutex::default(),
             busy: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             driver,
@@ -122,13 +98,12 @@ impl Link {
             pid: 0,
             version: 0,
         };
-        link.introduce(setup, host, port).await?;
+        link.introduce(if settings.pooled { "" } else { setup }).await?;
         Ok(link)
     }
 
     /// Sets the session up and asks who it is. A standby is refused: it can grant nothing.
-    async fn introduce(&mut self, setup: &str, host: &str, port: u16) -> Result<()> {
-        let setup = if self.pooled { "" } else { setup };
+    async fn introduce(&mut self, setup: &str) -> Result<()> {
         let asked = self.client.simple_query(&format!("{setup}{WHO}")).await;
         let messages = asked.map_err(fault::from_server)?;
         let last = messages.iter().rev().find_map(|message| match message {
@@ -139,8 +114,10 @@ impl Link {
         let number = |column| row.get(column).and_then(|text| text.parse().ok());
         self.pid = number(0).ok_or_else(|| fault::odd("its process"))?;
         self.version = number(1).ok_or_else(|| fault::odd("its version"))?;
-        let reads_only = row.get(2) == Some("on");
-        if reads_only {
+        // What a role has as its default, the setup overrides.
+        let bare = setup.is_empty() && !self.pooled;
+        if row.get(if bare { 3 } else { 2 }) == Some("t") {
+            let (host, port) = (&self.way.host, self.way.port);
             let message = format!("{host}:{port} is a standby or read-only; name the primary");
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
@@ -168,11 +145,12 @@ impl Link {
     }
 
     /// Runs text without parameters, several statements if need be, in one message. Gives the first
-    /// value of the first row.
+    /// value of the first row. `@.` in it stands for the schema.
     pub(super) async fn batch(self: &Arc<Self>, text: String) -> Result<Option<String>> {
         let link = self.clone();
         let call = async move {
-            let messages = link.client.simple_query(&text).await?;
+            let _alone = link.alone_if_pooled().await;
+            let messages = link.client.simple_query(&link.schema.qualify(&text)).await?;
             Ok(messages.iter().find_map(|message| match message {
                 SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
                 _ => None,
@@ -198,19 +176,34 @@ impl Link {
         receiver.await.unwrap_or_else(|_| Err(fault::closed()))
     }
 
-    /// Ends what has a limit: a connection that is silent for so long is given up.
+    /// Ends what has a limit: a connection that is silent for so long is given up. So is one to a
+    /// server that takes no writes any more: the next request looks for the one that does.
     async fn within_limit<T>(
         &self,
         call: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T> {
         match tokio::time::timeout(ANSWER, call).await {
-            Ok(answer) => answer.map_err(fault::from_server),
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => {
+                if fault::is_read_only(&error) {
+                    self.close();
+                }
+                Err(fault::from_server(error))
+            }
             Err(_) => {
-                self.close();
+                self.give_up().await;
                 let message = format!("no answer from PostgreSQL within {ANSWER:?}");
                 Err(Error::new(ErrorKind::Unavailable, message))
             }
         }
+    }
+
+    /// Cancels what is under way, and closes the connection: the server must not go on waiting for
+    /// a lock on behalf of nobody, with one more process for each repeated request.
+    async fn give_up(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.way.cancel(self.client.cancel_token()).await;
+        self.close();
     }
 
     /// Repeats what lost a race against another transaction: every statement may be repeated.
@@ -236,19 +229,48 @@ impl Link {
         let values = values.iter().map(|value| &**value as &(dyn ToSql + Sync));
         if self.pooled {
             let typed: Vec<_> = values.zip(sql.types.iter().cloned()).collect();
-            return self.client.query_typed(sql.text, &typed).await;
+            return self.transaction(&self.schema.qualify(sql.text), &typed).await;
         }
         let known = self.prepared().get(sql.text).cloned();
         let statement = match known {
             Some(statement) => statement,
             None => {
-                let statement = self.client.prepare_typed(sql.text, sql.types).await?;
+                let text = self.schema.qualify(sql.text);
+                let statement = self.client.prepare_typed(&text, sql.types).await?;
                 self.prepared().insert(sql.text, statement.clone());
                 statement
             }
         };
         let values: Vec<_> = values.collect();
         self.client.query(&statement, &values).await
+    }
+
+    /// Behind a pooler a session is somebody else's a moment later, so that every statement brings
+    /// its settings along, in a transaction of its own. Its three messages are sent at once and
+    /// cost one trip: joined futures send theirs in order when they are first polled. If the
+    /// statement fails, the commit is a rollback.
+    async fn transaction(
+        &self,
+        text: &str,
+        typed: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let _alone = self.alone.lock().await;
+        let begin = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {LOCAL}");
+        let (begun, rows, committed) = join3(
+            self.client.batch_execute(&begin),
+            self.client.query_typed(text, typed),
+            self.client.batch_execute("COMMIT"),
+        )
+        .await;
+        begun?;
+        let rows = rows?;
+        committed?;
+        Ok(rows)
+    }
+
+    /// Without a pooler, messages of several tasks may mix: each is a transaction of its own.
+    async fn alone_if_pooled(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        if self.pooled { Some(self.alone.lock().await) } else { None }
     }
 
     /// Ends the connection now, whatever is under way on it.
@@ -277,60 +299,41 @@ impl Link {
     }
 }
 
-/// Lets the connection work until it ends or is given up, and passes on what the server pushes.
-fn drive<S, T>(
-    mut connection: tokio_postgres::Connection<S, T>,
-    bells: Arc<Bells>,
-    ending: watch::Sender<()>,
-) -> AbortHandle
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-{
-    let task = async move {
-        let _ending = Ending { bells: bells.clone(), _sender: ending };
-        let poll = |context: &mut Context<'_>| connection.poll_message(context);
-        let mut messages = futures_util::stream::poll_fn(poll);
-        while let Some(Ok(message)) = messages.next().await {
-            if let AsyncMessage::Notification(notification) = message {
-                bells.hear(notification.payload());
-            }
-        }
-    };
-    tokio::spawn(task).abort_handle()
-}
-
-/// Tells, when the driver ends in whatever way, that nothing can be heard any more.
-struct Ending {
-    bells: Arc<Bells>,
-    /// Its end is the message.
-    _sender: watch::Sender<()>,
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.bells.deaf();
-    }
-}
-
-/// Finds a dead peer within about half a minute, also when nothing is sent.
-fn tune(stream: &TcpStream) {
-    use rustix::net::sockopt;
-    // A system that cannot do that still has our deadlines.
-    let _unsupported = stream.set_nodelay(true);
-    let _unsupported = sockopt::set_socket_keepalive(stream, true);
-    let _unsupported = sockopt::set_tcp_keepidle(stream, Duration::from_secs(15));
-    let _unsupported = sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5));
-    let _unsupported = sockopt::set_tcp_keepcnt(stream, 3);
-}
-
 fn silent(host: &str, port: u16, limit: Duration) -> Error {
     let message = format!("PostgreSQL at {host}:{port} does not answer within {limit:?}");
     Error::new(ErrorKind::Unavailable, message)
 }
 
 const WHO: &str = "SELECT pg_backend_pid(), current_setting('server_version_num'), \
-    current_setting('transaction_read_only')";
+    current_setting('transaction_read_only') = 'on', pg_is_in_recovery()";
+
+/// Waits for commits where others do not: leases must not be rolled back by a crash, nor forgotten
+/// by a standby that was to have them. What waits for more than that is left as it is.
+macro_rules! wait_for_commits {
+    ($local:literal) => {
+        concat!(
+            "SELECT set_config('synchronous_commit', 'on', ",
+            $local,
+            ") WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write'); "
+        )
+    };
+}
+
+/// Makes a session independent of what an administrator set for others.
+pub(super) const SETUP: &str = concat!(
+    "SET default_transaction_isolation = 'read committed'; \
+     SET default_transaction_read_only = off; SET statement_timeout = '10s'; \
+     SET lock_timeout = '4s'; SET idle_in_transaction_session_timeout = '60s'; \
+     SELECT set_config('idle_session_timeout', '0', false) \
+     WHERE current_setting('server_version_num')::int >= 140000; ",
+    wait_for_commits!("false")
+);
+
+/// The same for one transaction.
+pub(super) const LOCAL: &str = concat!(
+    "SET LOCAL statement_timeout = '10s'; SET LOCAL lock_timeout = '4s'; ",
+    wait_for_commits!("true")
+);
 
 /// How long a statement may go unanswered before its connection is given up.
 const ANSWER: Duration = Duration::from_secs(5);

@@ -7,14 +7,17 @@
 
 mod bells;
 mod board;
+mod connect;
 mod encrypt;
 mod examine;
 mod fault;
 mod hold;
 mod lanes;
 mod lease;
+mod limits;
 mod link;
 mod pooler;
+mod renewal;
 mod row;
 mod schema;
 mod session;
@@ -32,6 +35,7 @@ use crate::backend::{Backend, Claim, Grant, Info, Scope, Wakeup};
 use crate::claim::{Attempt, Holding};
 use crate::error::Result;
 use crate::finding::Finding;
+use crate::hosted::Hosted;
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
@@ -45,20 +49,33 @@ use settings::{Kind, Settings};
 /// Opens `postgres://`.
 pub(crate) async fn open(options: Options) -> Result<Postgres> {
     let lanes = Lanes::new(Settings::take(options)?);
+    let hold = match lanes.settings.pooled {
+        true => None,
+        false => start(&lanes).await?,
+    };
     schema::provide(&lanes).await?;
     sweep::start(&lanes);
+    Ok(Postgres { lanes, hold: hold.map(Arc::new) })
+}
+
+/// Makes sure that sessions are our own, and uses those that proved it.
+async fn start(lanes: &Arc<Lanes>) -> Result<Option<Hold>> {
     let mode = lanes.settings.mode;
-    if mode == Kind::Lease {
-        return Ok(Postgres { lanes, hold: None });
-    }
-    let Some([one, two]) = pooler::probe(&lanes).await? else {
+    let Some([one, two]) = pooler::probe(lanes).await? else {
         return Err(settings::pooler(mode));
     };
-    let hold = match mode {
-        Kind::Row => Hold::Rows(Rows::start(&lanes, vec![one, two])),
-        _ => Hold::Session(Session::start(&lanes, one)),
-    };
-    Ok(Postgres { lanes, hold: Some(Arc::new(hold)) })
+    if mode == Kind::Lease {
+        lanes.adopt(one).await?;
+        return Ok(None);
+    }
+    if mode == Kind::Session {
+        one.batch(link::SETUP.to_owned()).await?;
+        return Ok(Some(Hold::Session(Session::start(lanes, one))));
+    }
+    for link in [&one, &two] {
+        link.batch(link::SETUP.to_owned()).await?;
+    }
+    Ok(Some(Hold::Rows(Rows::start(lanes, vec![one, two]))))
 }
 
 /// Locks in a PostgreSQL database. Clones share their connections.
@@ -94,8 +111,9 @@ impl Postgres {
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future closes what was opened.
-    pub async fn open(url: &str) -> Result<Postgres> {
-        open(Options::parse(url)?).await
+    pub async fn open(url: &str) -> Result<Hosted<Postgres>> {
+        let options = Options::parse(url)?;
+        Hosted::open(async move { open(options).await.map(Arc::new) }).await
     }
 }
 
@@ -122,7 +140,7 @@ impl Backend for Postgres {
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
         match &self.hold {
-            None => lease::renew(&self.lanes, claims).await,
+            None => renewal::renew(&self.lanes, claims).await,
             Some(hold) => hold.renew(claims).await,
         }
     }

@@ -47,6 +47,13 @@ struct Held {
     _room: Arc<OwnedSemaphorePermit>,
 }
 
+impl Held {
+    /// What the transaction calls itself for as long as it lasts.
+    fn name(&self) -> String {
+        format!("tenure row {}", self.token)
+    }
+}
+
 impl Rows {
     pub(super) fn start(lanes: &Arc<Lanes>, idle: Vec<Arc<Link>>) -> Arc<Rows> {
         let rows = Arc::new(Rows {
@@ -144,19 +151,43 @@ impl Rows {
         join_all(claims.iter().map(|claim| self.renew_one(claim))).await
     }
 
+    /// Each claim has a connection of its own: one that is silent makes no other wait for longer
+    /// than this.
     async fn renew_one(&self, claim: &Claim) -> Result<Duration> {
-        let lost = || Error::new(ErrorKind::Lost, "the lock is not held");
-        let held = match self.slots().get(&claim.owner) {
-            Some(Slot::Held(held)) => held.clone(),
-            _ => return Err(lost()),
-        };
-        // Any statement tells the server that we live.
-        let answer = held.link.batch("SELECT 1".to_owned()).await;
-        if held.link.is_closed() {
-            self.slots().remove(&claim.owner);
-            return Err(Error::gone(LostReason::SessionGone));
+        match tokio::time::timeout(claim.ttl / 8, self.prove(claim)).await {
+            Ok(proven) => proven.map(|()| claim.ttl),
+            Err(_) => Err(silent()),
         }
-        answer.map(|_| claim.ttl)
+    }
+
+    /// Lets the server hear from us, and makes sure that the transaction which took the lock is
+    /// still open: its name goes with it. An error response is proof of the opposite, also where
+    /// the connection lives on: it aborts the transaction, and an aborted one has given its row
+    /// locks back already.
+    async fn prove(&self, claim: &Claim) -> Result<()> {
+        let held = match self.slots().get(&claim.owner) {
+            Some(Slot::Held(held)) if claim.token.is_none_or(|token| token == held.token) => {
+                held.clone()
+            }
+            _ => return Err(Error::new(ErrorKind::Lost, "the lock is not held")),
+        };
+        match held.link.batch(NAME.to_owned()).await {
+            Ok(name) if name == Some(held.name()) => Ok(()),
+            Err(error) if !held.link.is_closed() && !fault::is_response(&error) => Err(error),
+            Ok(_) | Err(_) => {
+                held.link.close();
+                self.forget(claim.owner, held.token);
+                Err(Error::gone(LostReason::SessionGone))
+            }
+        }
+    }
+
+    /// Takes a grant off the book, unless the same owner has another one by now.
+    fn forget(&self, owner: Owner, token: FencingToken) {
+        let mut slots = self.slots();
+        if matches!(slots.get(&owner), Some(Slot::Held(held)) if held.token == token) {
+            slots.remove(&owner);
+        }
     }
 
     pub(super) async fn release(self: &Arc<Self>, claim: &Claim) -> Result<bool> {
@@ -177,20 +208,26 @@ impl Rows {
         task.await.unwrap_or_else(|_| Err(fault::closed()))
     }
 
-    /// Ends the transaction, takes the claim off the board and rings the next, in one message. If
-    /// that is not confirmed, the connection is closed: it is never used again while it may hold a
-    /// lock.
+    /// Ends the transaction, takes the claim off the board and rings the next, in one message;
+    /// `true` if the lock was held until then. If that is not confirmed, the connection is closed:
+    /// it is never used again while it may hold a lock.
     async fn end(&self, held: Held, owner: Owner) -> Result<bool> {
         if held.link.is_closed() {
             return Ok(false);
         }
-        let text = format!("ROLLBACK; {}", board::clear_text(&held.key, owner));
-        if let Err(error) = held.link.batch(text).await {
-            held.link.close();
-            return Err(error);
+        let text = format!("{NAME}; ROLLBACK; {}", board::clear_text(&held.key, owner));
+        match held.link.batch(text).await {
+            Ok(name) => {
+                let was_held = name == Some(held.name());
+                self.idle().push(held.link);
+                Ok(was_held)
+            }
+            Err(error) => {
+                held.link.close();
+                // The transaction was aborted before: the lock is gone since then.
+                if fault::is_aborted(&error) { Ok(false) } else { Err(error) }
+            }
         }
-        self.idle().push(held.link);
-        Ok(true)
     }
 
     /// Somebody evicted a claim of ours.
@@ -279,14 +316,14 @@ async fn lock(link: &Arc<Link>, claim: &Claim) -> Result<Option<FencingToken>> {
         ""
     };
     let text = format!(
-        "INSERT INTO tenure_row (key) VALUES ({key}) ON CONFLICT DO NOTHING; COMMIT; \
+        "INSERT INTO @.tenure_row (key) VALUES ({key}) ON CONFLICT DO NOTHING; COMMIT; \
 BEGIN; SET LOCAL idle_in_transaction_session_timeout = {limit}; {forever}\
-WITH r AS (SELECT key FROM tenure_row WHERE key = {key} AND NOT EXISTS (
-    SELECT 1 FROM tenure_board b WHERE b.mode = 'row' AND b.key = {key} AND '{owner}' <>
+WITH r AS (SELECT key FROM @.tenure_row WHERE key = {key} AND NOT EXISTS (
+    SELECT 1 FROM @.tenure_board b WHERE b.mode = 'row' AND b.key = {key} AND '{owner}' <>
     (SELECT e->>'o' FROM jsonb_array_elements(b.queue) WITH ORDINALITY x(e, i)
      WHERE (e->>'u')::timestamptz > clock_timestamp() ORDER BY i LIMIT 1))
   FOR UPDATE SKIP LOCKED),
-t AS MATERIALIZED (SELECT nextval('tenure_token') AS token FROM r)
+t AS MATERIALIZED (SELECT nextval('@.tenure_token') AS token FROM r)
 SELECT token, set_config('application_name', 'tenure row ' || token, true) FROM t"
     );
     let taken = match link.batch(text).await {
@@ -303,9 +340,15 @@ fn ended() -> Error {
     Error::new(ErrorKind::Unavailable, "the connection of this lock has ended; ask again")
 }
 
+fn silent() -> Error {
+    Error::new(ErrorKind::Unavailable, "the connection of this lock gives no response")
+}
+
 fn under_way() -> Error {
     Error::new(ErrorKind::Unavailable, "an earlier request of this claim is still under way")
 }
 
+/// Asks a transaction for its name.
+const NAME: &str = "SELECT current_setting('application_name')";
 /// The first version with `transaction_timeout`.
 const TRANSACTION_TIMEOUT: i32 = 170_000;

@@ -1,8 +1,10 @@
+-- For `?schema=NAME`: make that schema, and write its name for `public`, as `sed s/public/NAME/` does.
+
 -- Fencing tokens. No cache: a cache hands out blocks per connection, out of order.
-CREATE SEQUENCE IF NOT EXISTS tenure_token AS bigint CACHE 1 NO CYCLE;
+CREATE SEQUENCE IF NOT EXISTS public.tenure_token AS bigint CACHE 1 NO CYCLE;
 
 -- mode=lease: one row per key, with its queue inside, so that both are always seen together.
-CREATE TABLE IF NOT EXISTS tenure_lease (
+CREATE TABLE IF NOT EXISTS public.tenure_lease (
   key   bytea PRIMARY KEY,               -- raw bytes: no collation can mix two keys up
   owner text,                            -- the claim that holds it; NULL = free
   token bigint NOT NULL,
@@ -15,10 +17,10 @@ CREATE TABLE IF NOT EXISTS tenure_lease (
   prior text NOT NULL DEFAULT ''         -- the claim that gave it back last
 ) WITH (fillfactor = 70);                -- room for updates in place; no second index on purpose
 -- A queue of some hundred waiters stays in its row instead of being moved out at every change.
-ALTER TABLE tenure_lease ALTER COLUMN queue SET STORAGE MAIN;
+ALTER TABLE public.tenure_lease ALTER COLUMN queue SET STORAGE MAIN;
 
 -- mode=session and mode=row: who holds and who waits. The locks themselves are not in here.
-CREATE TABLE IF NOT EXISTS tenure_board (
+CREATE TABLE IF NOT EXISTS public.tenure_board (
   mode    text NOT NULL,
   key     bytea NOT NULL,
   owner   text,
@@ -32,9 +34,9 @@ CREATE TABLE IF NOT EXISTS tenure_board (
   queue   jsonb NOT NULL DEFAULT '[]',
   PRIMARY KEY (mode, key)
 ) WITH (fillfactor = 70);
-ALTER TABLE tenure_board ALTER COLUMN queue SET STORAGE MAIN;
+ALTER TABLE public.tenure_board ALTER COLUMN queue SET STORAGE MAIN;
 
 -- mode=row: the rows that are locked.
-CREATE TABLE IF NOT EXISTS tenure_row (
+CREATE TABLE IF NOT EXISTS public.tenure_row (
   key bytea PRIMARY KEY
 );

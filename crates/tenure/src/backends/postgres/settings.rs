@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::schema::Schema;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::tls::Tls;
@@ -15,6 +16,8 @@ pub(super) struct Settings {
     pub(super) user: String,
     pub(super) password: Option<String>,
     pub(super) database: String,
+    /// Where the tables are.
+    pub(super) schema: Schema,
     pub(super) mode: Kind,
     /// How many connections there may be besides those that hold row locks.
     pub(super) connections: usize,
@@ -55,6 +58,7 @@ impl Settings {
             Some("row") => Kind::Row,
             _ => Kind::Lease,
         };
+        let schema = Schema::take(&mut options)?;
         let connections = number(&mut options, "connections", MOST_CONNECTIONS)?;
         let rows = number(&mut options, "rows", MOST_ROWS)?;
         let pooled = options.take_word("pooler", &["no", "yes"])? == Some("yes");
@@ -77,6 +81,7 @@ impl Settings {
             user,
             password,
             database,
+            schema,
             mode,
             connections,
             rows,
@@ -97,13 +102,18 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Locks that hang on a session cannot live behind a pooler that changes it.
+/// What a session is told is lost behind a pooler that changes it; a lock that hangs on one too.
 pub(super) fn pooler(mode: Kind) -> Error {
-    let message = format!(
-        "`mode={}` needs the same server session all the time, and a transaction pooler is in \
-         front; connect past it, or use `mode=lease`",
-        mode.word()
-    );
+    let message = match mode {
+        Kind::Lease => "a transaction pooler is in front of PostgreSQL; say `pooler=yes`, or \
+                        connect past it"
+            .to_owned(),
+        Kind::Session | Kind::Row => format!(
+            "`mode={}` needs the same server session all the time, and a transaction pooler is in \
+             front; connect past it, or use `mode=lease`",
+            mode.word()
+        ),
+    };
     Error::new(ErrorKind::Unsupported, message)
 }
 

@@ -35,17 +35,21 @@ macro_rules! gone {
 /// The token of a takeover is drawn with the row locked. That of an insert is drawn before, which
 /// is right only because a row never disappears while a statement that may insert it is running:
 /// see the sweep. A refused try without a place reads and writes nothing.
+///
+/// `excluded` is computed once, before the statement waits for the row. It may be old when it takes
+/// effect, and a later request of the same claim may have been answered meanwhile: so no end of a
+/// lease or of a queue entry is ever moved back.
 pub(super) static TAKE: Sql = Sql {
     text: concat!(
         "WITH t AS (
-  INSERT INTO tenure_lease AS l (key, owner, token, until, note, chan)
-  SELECT $1, $2, nextval('tenure_token'), clock_timestamp() + make_interval(secs => $3), $4, $6
-  WHERE $5 OR NOT EXISTS (SELECT 1 FROM tenure_lease h
+  INSERT INTO @.tenure_lease AS l (key, owner, token, until, note, chan)
+  SELECT $1, $2, nextval('@.tenure_token'), clock_timestamp() + make_interval(secs => $3), $4, $6
+  WHERE $5 OR NOT EXISTS (SELECT 1 FROM @.tenure_lease h
     WHERE h.key = $1 AND h.owner <> $2 AND h.until > clock_timestamp())
   ON CONFLICT (key) DO UPDATE SET (owner, token, until, since, note, chan, queue, gone) = (
     SELECT CASE WHEN held THEN l.owner ELSE w->>'o' END,
-           CASE WHEN held OR w IS NULL THEN l.token ELSE nextval('tenure_token') END,
-           CASE WHEN mine THEN excluded.until WHEN held THEN l.until
+           CASE WHEN held OR w IS NULL THEN l.token ELSE nextval('@.tenure_token') END,
+           CASE WHEN mine THEN greatest(l.until, excluded.until) WHEN held THEN l.until
                 ELSE coalesce((w->>'u')::timestamptz, n) END,
            CASE WHEN held THEN l.since ELSE n END,
            CASE WHEN held THEN l.note ELSE coalesce(w->>'n', '') END,
@@ -60,7 +64,8 @@ pub(super) static TAKE: Sql = Sql {
           WHEN mine OR dead OR NOT $5 THEN live
           WHEN live @> jsonb_build_array(jsonb_build_object('o', excluded.owner)) THEN
             (SELECT jsonb_agg(CASE WHEN e->>'o' = excluded.owner
-                              THEN me || jsonb_build_object('s', e->'s') ELSE e END ORDER BY i)
+                              THEN me || jsonb_build_object('s', e->'s', 'u', greatest(
+                                (e->>'u')::timestamptz, excluded.until)) ELSE e END ORDER BY i)
              FROM jsonb_array_elements(live) WITH ORDINALITY x(e, i))
           WHEN jsonb_array_length(live) >= 256 THEN live
           ELSE live || me END AS q
@@ -79,13 +84,13 @@ SELECT true, owner, token, extract(epoch FROM until - clock_timestamp())::float8
        extract(epoch FROM clock_timestamp() - since)::float8, note,
        (SELECT min(i) - 1 FROM jsonb_array_elements(queue) WITH ORDINALITY x(e, i)
         WHERE e->>'o' = $2),
-       CASE WHEN owner <> $2 AND token = currval('tenure_token')
+       CASE WHEN owner <> $2 AND token = currval('@.tenure_token')
             THEN pg_notify(chan, 'grant ' || owner || ' ' || token) END
 FROM t
 UNION ALL
 SELECT false, owner, token, extract(epoch FROM until - clock_timestamp())::float8,
        extract(epoch FROM clock_timestamp() - since)::float8, note, NULL, NULL
-FROM tenure_lease WHERE key = $1 AND NOT EXISTS (SELECT 1 FROM t)"
+FROM @.tenure_lease WHERE key = $1 AND NOT EXISTS (SELECT 1 FROM t)"
     ),
     types: &[Type::BYTEA, Type::TEXT, Type::FLOAT8, Type::TEXT, Type::BOOL, Type::TEXT],
 };
@@ -97,7 +102,7 @@ macro_rules! hand_over {
         concat!(
             "(owner, token, until, since, note, chan, queue, prior, gone) = (
     SELECT CASE WHEN mine THEN w->>'o' ELSE l.owner END,
-           CASE WHEN mine AND w IS NOT NULL THEN nextval('tenure_token') ELSE l.token END,
+           CASE WHEN mine AND w IS NOT NULL THEN nextval('@.tenure_token') ELSE l.token END,
            CASE WHEN mine THEN coalesce((w->>'u')::timestamptz, n) ELSE l.until END,
            CASE WHEN mine THEN n ELSE l.since END,
            CASE WHEN mine THEN coalesce(w->>'n', '') ELSE l.note END,
@@ -124,7 +129,7 @@ macro_rules! hand_over {
 /// Gives back or withdraws; no row if nothing was ours. $1 key, $2 owner.
 pub(super) static RELEASE: Sql = Sql {
     text: concat!(
-        "WITH r AS (UPDATE tenure_lease l SET ",
+        "WITH r AS (UPDATE @.tenure_lease l SET ",
         hand_over!("coalesce(l.owner = $2, false)", " AND e->>'o' <> $2", "$2", gone!()),
         "
   WHERE l.key = $1
@@ -141,7 +146,7 @@ SELECT prior = $2, CASE WHEN owner IS NOT NULL
 pub(super) static RELEASE_DOUBTFUL: Sql = Sql {
     text: concat!(
         "WITH r AS (
-  INSERT INTO tenure_lease AS l (key, owner, token, until, gone)
+  INSERT INTO @.tenure_lease AS l (key, owner, token, until, gone)
   VALUES ($1, NULL, 0, clock_timestamp() + interval '1 minute',
           jsonb_build_array(jsonb_build_object('o', $2::text,
                             'u', clock_timestamp() + interval '1 minute')))
@@ -162,7 +167,7 @@ SELECT prior = $2, CASE WHEN owner IS NOT NULL
 
 /// Who has the grant that is to be evicted. $1 key, $2 token.
 pub(super) static FIND: Sql = Sql {
-    text: "SELECT owner, chan FROM tenure_lease \
+    text: "SELECT owner, chan FROM @.tenure_lease \
            WHERE key = $1 AND token = $2 AND owner IS NOT NULL AND until > clock_timestamp()",
     types: &[Type::BYTEA, Type::INT8],
 };
@@ -170,7 +175,7 @@ pub(super) static FIND: Sql = Sql {
 /// Ends exactly one grant, as its owner would. $1 key, $2 token.
 pub(super) static EVICT: Sql = Sql {
     text: concat!(
-        "WITH r AS (UPDATE tenure_lease l SET ",
+        "WITH r AS (UPDATE @.tenure_lease l SET ",
         hand_over!("true", "", "''", gone!()),
         "
   WHERE l.key = $1 AND l.token = $2 AND l.owner IS NOT NULL AND l.until > clock_timestamp()
@@ -185,20 +190,38 @@ SELECT CASE WHEN owner IS NOT NULL
 pub(super) static NOTIFY: Sql =
     Sql { text: "SELECT pg_notify($1, $2)", types: &[Type::TEXT, Type::TEXT] };
 
-/// Extends many. $1 keys, $2 owners, $3 ttls.
+/// Extends many, each by itself: a row that another transaction has locked is left out, so that it
+/// holds up no other. $1 keys, $2 owners, $3 ttls, $4 tokens. A token that is not NULL has to be
+/// that of the grant: the same owner may have another one, if an eviction was undone by a late
+/// request.
+///
+/// For each owner: whether it was extended, whether it held the lock when the statement began, and
+/// whether anybody did. One that held it and was not extended was locked, or has just lost it.
 pub(super) static RENEW: Sql = Sql {
-    text: "UPDATE tenure_lease l SET until = clock_timestamp() + make_interval(secs => r.ttl) \
-           FROM unnest($1, $2, $3) AS r(key, owner, ttl) \
-           WHERE l.key = r.key AND l.owner = r.owner AND l.until > clock_timestamp() \
-           RETURNING l.owner",
-    types: &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY],
+    text:
+        "WITH r AS MATERIALIZED (SELECT * FROM unnest($1, $2, $3, $4) AS r(key, owner, ttl, token)),
+h AS MATERIALIZED (SELECT l.key, r.ttl FROM r JOIN @.tenure_lease l
+    ON l.key = r.key AND l.owner = r.owner AND l.token = coalesce(r.token, l.token)
+  WHERE l.until > clock_timestamp() FOR NO KEY UPDATE OF l SKIP LOCKED),
+u AS (UPDATE @.tenure_lease l
+  SET until = greatest(l.until, clock_timestamp() + make_interval(secs => h.ttl))
+  FROM h WHERE l.key = h.key RETURNING l.key)
+SELECT r.owner, u.key IS NOT NULL,
+       coalesce(l.owner = r.owner AND l.token = coalesce(r.token, l.token)
+                AND l.until > clock_timestamp(), false),
+       coalesce(l.owner IS NOT NULL AND l.until > clock_timestamp(), false)
+FROM r LEFT JOIN u ON u.key = r.key LEFT JOIN @.tenure_lease l ON l.key = r.key",
+    types: &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY, Type::INT8_ARRAY],
 };
 
-/// Which of these keys somebody holds. $1 keys.
-pub(super) static HELD: Sql = Sql {
-    text: "SELECT key FROM tenure_lease \
-           WHERE key = ANY($1) AND owner IS NOT NULL AND until > clock_timestamp()",
-    types: &[Type::BYTEA_ARRAY],
+/// Extends one whose row is locked by another transaction, and waits for that a little. $1 key,
+/// $2 owner, $3 ttl, $4 token, $5 how long.
+pub(super) static RENEW_LOCKED: Sql = Sql {
+    text: "WITH s AS MATERIALIZED (SELECT set_config('lock_timeout', $5, true))
+UPDATE @.tenure_lease l SET until = greatest(l.until, clock_timestamp() + make_interval(secs => $3))
+FROM s WHERE l.key = $1 AND l.owner = $2 AND l.token = coalesce($4, l.token)
+  AND l.until > clock_timestamp() RETURNING l.owner",
+    types: &[Type::BYTEA, Type::TEXT, Type::FLOAT8, Type::INT8, Type::TEXT],
 };
 
 macro_rules! list {
@@ -211,7 +234,7 @@ macro_rules! list {
   ARRAY(SELECT extract(epoch FROM clock_timestamp() - (e->>'s')::timestamptz)::float8
         FROM jsonb_array_elements(queue) WITH ORDINALITY x(e, i)
         WHERE (e->>'u')::timestamptz > clock_timestamp() ORDER BY i)
-FROM tenure_lease WHERE owner IS NOT NULL AND until > clock_timestamp() AND ",
+FROM @.tenure_lease WHERE owner IS NOT NULL AND until > clock_timestamp() AND ",
             $scope,
             " ORDER BY key"
         )

@@ -67,8 +67,8 @@ fn delete(from: &[u8], to: &[u8]) -> String {
     format!(
         "DO $sweep$ BEGIN
   PERFORM set_config('lock_timeout', '100ms', true);
-  LOCK TABLE tenure_lease IN SHARE ROW EXCLUSIVE MODE;
-  DELETE FROM tenure_lease WHERE key > '\\x{}' AND key <= '\\x{}' AND {EXPIRED};
+  LOCK TABLE @.tenure_lease IN SHARE ROW EXCLUSIVE MODE;
+  DELETE FROM @.tenure_lease WHERE key > '\\x{}' AND key <= '\\x{}' AND {EXPIRED};
 END $sweep$",
         hex(from),
         hex(to)
@@ -96,14 +96,14 @@ static FIND: Sql = Sql {
         "SELECT count(*) FILTER (WHERE ",
         expired!(),
         "), (array_agg(key ORDER BY key DESC))[1] FROM (SELECT key, until, queue \
-         FROM tenure_lease WHERE key > $1 ORDER BY key LIMIT 2000) s"
+         FROM @.tenure_lease WHERE key > $1 ORDER BY key LIMIT 2000) s"
     ),
     types: &[Type::BYTEA],
 };
 
 /// The board is for people: what has not been touched for an hour and has no living process goes.
 static BOARD: Sql = Sql {
-    text: "DELETE FROM tenure_board b WHERE (mode, key) IN (SELECT mode, key FROM tenure_board \
+    text: "DELETE FROM @.tenure_board b WHERE (mode, key) IN (SELECT mode, key FROM @.tenure_board \
            WHERE since < clock_timestamp() - interval '1 hour' LIMIT 1000 FOR UPDATE SKIP LOCKED) \
            AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements(queue) e \
              WHERE (e->>'u')::timestamptz > clock_timestamp()) \
@@ -115,8 +115,8 @@ static BOARD: Sql = Sql {
 /// A locked row cannot be deleted, and one that is deleted cannot be locked: whoever comes next
 /// makes it anew.
 static ROWS: Sql = Sql {
-    text: "DELETE FROM tenure_row WHERE key IN (SELECT r.key FROM tenure_row r \
-           WHERE NOT EXISTS (SELECT 1 FROM tenure_board b WHERE b.mode = 'row' AND b.key = r.key) \
+    text: "DELETE FROM @.tenure_row WHERE key IN (SELECT r.key FROM @.tenure_row r \
+           WHERE NOT EXISTS (SELECT 1 FROM @.tenure_board b WHERE b.mode = 'row' AND b.key = r.key) \
            LIMIT 1000 FOR UPDATE SKIP LOCKED)",
     types: &[],
 };

@@ -239,9 +239,9 @@ impl Votes {
         }
         if steady < needed {
             let all = self.0.len();
-            let message =
-                format!("`{key}`: {steady} of {all} nodes count, and {needed} are needed");
-            let error = Error::new(ErrorKind::Unavailable, message);
+            let count = format!("{steady} of {all} nodes count, and {needed} are needed");
+            let young = "one that was just started counts after `longest`";
+            let error = Error::new(ErrorKind::Unavailable, format!("`{key}`: {count}; {young}"));
             return Err(match errors.clone().next() {
                 Some(source) => error.with_source(source.clone()),
                 None => error,

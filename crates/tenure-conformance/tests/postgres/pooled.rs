@@ -1,0 +1,177 @@
+//! `pooler=yes`: nothing can be set in a session, and every promise has to hold all the same.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use tenure::backend::Backend;
+use tenure::backends::Postgres;
+use tenure::{Attempt, ErrorKind, Grade};
+use tenure_conformance::bench::{SOON, soon, until};
+use tenure_servers::Cluster;
+use tenure_servers::wire::postgres::Postgres as Wire;
+
+use crate::{cases, claim, connect, own_server, sql, until_answered};
+
+cases! {
+    a_grant_survives_a_crash_where_commits_are_not_waited_for,
+    a_standby_that_is_configured_is_waited_for,
+    a_locked_row_does_not_pile_server_processes_up,
+    a_request_that_is_given_up_ends_at_the_server,
+    a_server_that_becomes_read_only_is_left,
+    a_demoted_server_is_left,
+}
+
+/// Settings of the whole server, in force when this returns.
+fn configure(cluster: &Cluster, settings: &[(&str, &str)]) -> Result<()> {
+    for (name, value) in settings {
+        sql(cluster, &format!("ALTER SYSTEM SET {name} = '{value}'"))?;
+    }
+    sql(cluster, "SELECT pg_reload_conf()")?;
+    let wrong = |(name, value): &(&str, &str)| {
+        let now =
+            format!("SELECT 1 FROM pg_settings WHERE name = '{name}' AND setting = '{value}'");
+        sql(cluster, &now).is_ok_and(|rows| rows.is_empty())
+    };
+    let end = Instant::now() + SOON;
+    while settings.iter().any(wrong) {
+        ensure!(Instant::now() < end, "{settings:?} did not come into force");
+    }
+    Ok(())
+}
+
+async fn a_grant_survives_a_crash_where_commits_are_not_waited_for() -> Result<()> {
+    for pooler in ["no", "yes"] {
+        let cluster = own_server()?;
+        let url = format!("{}?pooler={pooler}", cluster.url());
+        drop(Postgres::open(&url).await?);
+        configure(&cluster, &[("synchronous_commit", "off"), ("wal_writer_delay", "10000")])?;
+        let backend = Postgres::open(&url).await?;
+        let findings = soon("doctor", backend.examine()).await??;
+        let found = |detail: &str| findings.iter().any(|one| one.detail.contains(detail));
+        ensure!(found("fsync") || found("our own commits are waited for"), "{findings:?}");
+        let (held, other) = (claim("held")?, claim("other")?);
+        let first = backend.try_acquire(&held).await?.granted()?.token;
+        let last = backend.try_acquire(&other).await?.granted()?.token;
+        cluster.node().kill()?;
+        cluster.node().restart()?;
+        let stranger = claim("held")?;
+        let attempt = until_answered(|| backend.try_acquire(&stranger)).await?;
+        ensure!(matches!(attempt, Attempt::Busy(_)), "pooler={pooler}: {first} is forgotten");
+        let next = claim("next")?;
+        let next = until_answered(|| backend.try_acquire(&next)).await?.granted()?.token;
+        ensure!(next > last, "pooler={pooler}: token {next} after {last}");
+    }
+    Ok(())
+}
+
+/// A standby is to have every commit, and it is not there: nothing may be granted on the word of
+/// the primary alone.
+async fn a_standby_that_is_configured_is_waited_for() -> Result<()> {
+    for (pooler, level) in [("no", "local"), ("yes", "local"), ("no", "remote_write")] {
+        let cluster = own_server()?;
+        let url = format!("{}?pooler={pooler}", cluster.url());
+        drop(Postgres::open(&url).await?);
+        let level = ("synchronous_commit", level);
+        configure(&cluster, &[level, ("synchronous_standby_names", "nobody")])?;
+        let claim = claim("k")?;
+        let backend = Postgres::open(&url).await?;
+        let taking = tokio::time::timeout(Duration::from_secs(1), backend.try_acquire(&claim));
+        let granted = matches!(taking.await, Ok(Ok(_)));
+        ensure!(!granted, "pooler={pooler}, {level:?}: granted without the standby");
+    }
+    Ok(())
+}
+
+/// A forgotten transaction has a row locked, or a whole table, and one client waits for it.
+async fn a_locked_row_does_not_pile_server_processes_up() -> Result<()> {
+    for lock in ["SELECT 1 FROM tenure_lease FOR UPDATE", "LOCK TABLE tenure_lease"] {
+        let cluster = own_server()?;
+        let client = connect(&format!("{}?pooler=yes&outage=1m", cluster.url())).await?;
+        let guard = client.lock("k").without_renewal().acquire().await?;
+        let mut other = Wire::connect(cluster.node().port())?;
+        other.query(&format!("BEGIN; {lock}"))?;
+        let waiter = tokio::spawn(client.lock("k").acquire());
+        let end = Instant::now() + Duration::from_secs(13);
+        let ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure'";
+        while Instant::now() < end {
+            let count: usize = sql(&cluster, ours)?[0].parse()?;
+            ensure!(count <= 2, "{lock}: {count} server processes for one waiter");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        other.query("ROLLBACK")?;
+        waiter.abort();
+        drop(guard);
+    }
+    Ok(())
+}
+
+/// The server's process hangs in our statement for longer than the client waits for it.
+async fn a_request_that_is_given_up_ends_at_the_server() -> Result<()> {
+    for pooler in ["no", "yes"] {
+        let cluster = own_server()?;
+        let backend = Postgres::open(&format!("{}?pooler={pooler}", cluster.url())).await?;
+        sql(
+            &cluster,
+            "CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+               PERFORM pg_sleep(60); RETURN NEW; END $$;
+             CREATE TRIGGER hang BEFORE INSERT ON tenure_lease FOR EACH ROW EXECUTE FUNCTION hang()",
+        )?;
+        let answer = soon("an answer", backend.try_acquire(&claim("k")?)).await?;
+        let kind = answer.map(drop).map_err(|error| error.kind());
+        ensure!(kind == Err(ErrorKind::Unavailable), "{kind:?}");
+        let hanging = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        until(
+            Duration::from_secs(2),
+            &format!("pooler={pooler}: the end of the request"),
+            || async { Ok(sql(&cluster, hanging)?.is_empty().then_some(())) },
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+/// The two servers of a URL, both with tables, and the URL.
+async fn two_servers(options: &str) -> Result<(Cluster, Cluster, String)> {
+    let (old, new) = (own_server()?, own_server()?);
+    for cluster in [&old, &new] {
+        drop(Postgres::open(&cluster.url()).await?);
+    }
+    let (old_address, new_address) = (old.node().address(), new.node().address());
+    let url = format!("postgres://postgres@{old_address},{new_address}/postgres?{options}");
+    Ok((old, new, url))
+}
+
+/// The connection lives on, and every write on it fails.
+async fn a_server_that_becomes_read_only_is_left() -> Result<()> {
+    let (old, new, url) = two_servers("pooler=yes").await?;
+    let backend = Postgres::open(&url).await?;
+    let held = claim("k")?;
+    backend.try_acquire(&held).await?.granted()?;
+    configure(&old, &[("default_transaction_read_only", "on")])?;
+    let other = claim("other")?;
+    until_answered(|| backend.try_acquire(&other)).await?.granted()?;
+    let there = sql(&new, "SELECT count(*) FROM tenure_lease")?;
+    ensure!(there == ["1"], "the new server has {there:?}");
+    Ok(())
+}
+
+/// The old primary comes back as a standby, under the same address.
+async fn a_demoted_server_is_left() -> Result<()> {
+    for mode in ["lease", "session", "row"] {
+        let (old, new, url) = two_servers(&format!("mode={mode}")).await?;
+        let backend = Postgres::open(&url).await?;
+        backend.try_acquire(&claim("k")?).await?.granted()?;
+        old.node().stop()?;
+        std::fs::write(old.node().dir().join("data/standby.signal"), "")?;
+        old.node().restart()?;
+        ensure!(sql(&old, "SELECT pg_is_in_recovery()")? == ["t"]);
+        let other = claim("other")?;
+        until_answered(|| backend.try_acquire(&other)).await?.granted()?;
+        let table = if mode == "lease" { "tenure_lease" } else { "tenure_board" };
+        let there = sql(&new, &format!("SELECT count(*) FROM {table}"))?;
+        ensure!(there == ["1"], "{mode}: the new server has {there:?}");
+        let findings = soon("doctor", backend.examine()).await??;
+        ensure!(findings.iter().all(|one| one.grade != Grade::Fault), "{findings:?}");
+    }
+    Ok(())
+}
