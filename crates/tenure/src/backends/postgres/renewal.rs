@@ -6,12 +6,12 @@
 //! that gets no response is sent over a connection of its own as well: it never shortens a lease,
 //! so that twice does no harm.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::fault;
 use super::lanes::Lanes;
 use super::lease::{get, span};
 use super::link::{Value, values};
@@ -27,14 +27,13 @@ pub(super) async fn renew(lanes: &Arc<Lanes>, claims: &[Claim]) -> Vec<Result<Du
         Ok(states) => states,
         Err(error) => return vec![Err(error); claims.len()],
     };
-    let state = |claim: &Claim| states.get(&claim.owner.to_string()).copied();
-    let locked = claims.iter().filter(|claim| state(claim) == Some(State::Locked)).count();
+    let locked = states.iter().filter(|state| **state == State::Locked).count();
     let share = patience / u32::try_from(locked.max(1)).unwrap_or(u32::MAX);
-    join_all(claims.iter().map(async |claim| match state(claim) {
-        Some(State::Renewed) => Ok(claim.ttl),
-        Some(State::Locked) => renew_locked(lanes, claim, patience, share).await,
-        Some(State::Others) => Err(Error::gone(LostReason::TakenOver)),
-        Some(State::Free) | None => Err(Error::new(ErrorKind::Lost, "the lock is not held")),
+    join_all(claims.iter().zip(states).map(async |(claim, state)| match state {
+        State::Renewed => Ok(claim.ttl),
+        State::Locked => renew_locked(lanes, claim, patience, share).await,
+        State::Others => Err(Error::gone(LostReason::TakenOver)),
+        State::Free => Err(Error::new(ErrorKind::Lost, "the lock is not held")),
     }))
     .await
 }
@@ -50,23 +49,23 @@ enum State {
     Free,
 }
 
-/// Renews everything whose row is not locked; the states by owner.
+/// Renews everything whose row is not locked; what became of each, in order.
 async fn renew_free(
     lanes: &Arc<Lanes>,
     claims: &[Claim],
     patience: Duration,
-) -> Result<HashMap<String, State>> {
+) -> Result<Vec<State>> {
     let rows = lanes.ask_promptly(&sql::RENEW, || columns(claims), patience).await?;
-    let state = |row| -> Result<(String, State)> {
-        let state = match (get(row, 1)?, get(row, 2)?, get(row, 3)?) {
+    let state = |row| {
+        Ok(match (get(row, 0)?, get(row, 1)?, get(row, 2)?) {
             (true, _, _) => State::Renewed,
             (false, true, _) => State::Locked,
             (false, false, true) => State::Others,
             (false, false, false) => State::Free,
-        };
-        Ok((get(row, 0)?, state))
+        })
     };
-    rows.iter().map(state).collect()
+    let states: Vec<State> = rows.iter().map(state).collect::<Result<_>>()?;
+    if states.len() == claims.len() { Ok(states) } else { Err(fault::odd("renewals")) }
 }
 
 fn columns(claims: &[Claim]) -> Vec<Value> {

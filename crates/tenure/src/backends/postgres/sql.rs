@@ -195,22 +195,23 @@ pub(super) static NOTIFY: Sql =
 /// that of the grant: the same owner may have another one, if an eviction was undone by a late
 /// request.
 ///
-/// For each owner: whether it was extended, whether it held the lock when the statement began, and
-/// whether anybody did. One that held it and was not extended was locked, or has just lost it.
+/// For each, in order: whether it was extended, whether it held the lock when the statement began,
+/// and whether anybody did. One that held it and was not extended was locked, or has just lost it.
 pub(super) static RENEW: Sql = Sql {
-    text:
-        "WITH r AS MATERIALIZED (SELECT * FROM unnest($1, $2, $3, $4) AS r(key, owner, ttl, token)),
+    text: "WITH r AS MATERIALIZED (SELECT * FROM unnest($1, $2, $3, $4)
+  WITH ORDINALITY AS r(key, owner, ttl, token, i)),
 h AS MATERIALIZED (SELECT l.key, r.ttl FROM r JOIN @.tenure_lease l
     ON l.key = r.key AND l.owner = r.owner AND l.token = coalesce(r.token, l.token)
   WHERE l.until > clock_timestamp() FOR NO KEY UPDATE OF l SKIP LOCKED),
 u AS (UPDATE @.tenure_lease l
   SET until = greatest(l.until, clock_timestamp() + make_interval(secs => h.ttl))
-  FROM h WHERE l.key = h.key RETURNING l.key)
-SELECT r.owner, u.key IS NOT NULL,
+  FROM h WHERE l.key = h.key RETURNING l.key, l.owner, l.token)
+SELECT u.key IS NOT NULL,
        coalesce(l.owner = r.owner AND l.token = coalesce(r.token, l.token)
                 AND l.until > clock_timestamp(), false),
        coalesce(l.owner IS NOT NULL AND l.until > clock_timestamp(), false)
-FROM r LEFT JOIN u ON u.key = r.key LEFT JOIN @.tenure_lease l ON l.key = r.key",
+FROM r LEFT JOIN u ON u.key = r.key AND u.owner = r.owner AND u.token = coalesce(r.token, u.token)
+LEFT JOIN @.tenure_lease l ON l.key = r.key ORDER BY r.i",
     types: &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY, Type::INT8_ARRAY],
 };
 
