@@ -99,7 +99,9 @@ pub(crate) fn fetch(bundle: Bundle) -> Result<PathBuf> {
                 reason.push_str("; only Debian bullseye has it, but any consul on PATH will do");
             }
             Bundle::Mysql => {
-                reason.push_str("; only Debian sid has it, but a mysqld 8.0 or newer on PATH will do");
+                reason.push_str(
+                    "; only Debian sid has it, but a mysqld 8.0 or newer on PATH will do",
+                );
             }
             _ => {}
         }

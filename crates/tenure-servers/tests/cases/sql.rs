@@ -19,12 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(Topology::Postgres, "a shifted clock is its clock", options().clock(), shifted),
         trial(Topology::Mariadb, "fast survives kill", options(), mysql),
         trial(Topology::Mariadb, "durable survives kill", durable(), mysql),
-        trial(
-            Topology::Mariadb,
-            "a shifted clock is its clock",
-            options().clock(),
-            shifted_mysql,
-        ),
+        trial(Topology::Mariadb, "a shifted clock is its clock", options().clock(), shifted_mysql),
         trial(Topology::Mysql, "fast survives kill", options(), mysql),
         trial(Topology::Mysql, "durable survives kill", durable(), mysql),
         trial(Topology::Mysql, "a shifted clock is its clock", options().clock(), shifted_mysql),
