@@ -190,7 +190,7 @@ async fn a_transaction_pooler_is_found_out() -> Result<()> {
     ensure!(error.kind() == ErrorKind::Unsupported, "{error:?}");
     ensure!(error.to_string().contains("pooler=yes"), "{error}");
     // What was tried until then has set nothing for whoever gets the server connections next.
-    let mut next = Wire::connect(pooler)?;
+    let mut next = Wire::with_password(pooler, &password(cluster)?)?;
     for _ in 0..8 {
         ensure!(next.query("SHOW lock_timeout")? == ["0"]);
     }
