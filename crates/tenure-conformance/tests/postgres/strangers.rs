@@ -7,11 +7,11 @@ use tenure::backend::{Backend, Claim, Owner};
 use tenure::backends::Postgres;
 use tenure::{Attempt, ErrorKind, Grade};
 use tenure_conformance::bench::{soon, within};
-use tenure_servers::Cluster;
 use tenure_servers::wire::postgres::Postgres as Wire;
 
 use crate::{
-    LONGEST, cases, claim, connect, own_server, pooler, server, sql, unique, until_answered,
+    LONGEST, cases, claim, connect, own_server, password, pooler, role, server, sql, unique,
+    until_answered,
 };
 
 cases! {
@@ -28,7 +28,7 @@ async fn other_isolation_levels_change_nothing() -> Result<()> {
     let cluster = server()?;
     for (number, level) in ["repeatable read", "serializable"].into_iter().enumerate() {
         let name = format!("isolation{number}");
-        role(cluster, &name, "SUPERUSER")?;
+        role(cluster, &name, "SUPERUSER", &password(cluster)?)?;
         sql(cluster, &format!("ALTER ROLE {name} SET default_transaction_isolation = '{level}'"))?;
         let url = cluster.url().replace("//postgres:", &format!("//{name}:"));
         for mode in ["lease", "session", "row"] {
@@ -37,13 +37,6 @@ async fn other_isolation_levels_change_nothing() -> Result<()> {
         // Behind a pooler every transaction sets its own.
         race(&format!("{url}?pooler=yes")).await.context(format!("{level}, pooled"))?;
     }
-    Ok(())
-}
-
-/// A role that logs in with the password of the cluster.
-fn role(cluster: &Cluster, name: &str, rights: &str) -> Result<()> {
-    let password = cluster.node().password().context("a password")?;
-    sql(cluster, &format!("CREATE ROLE {name} LOGIN {rights} PASSWORD '{password}'"))?;
     Ok(())
 }
 
@@ -78,7 +71,7 @@ async fn time_zones_do_not_matter() -> Result<()> {
     let mut backends = Vec::new();
     for (user, zone, style) in [("tokyo", "Asia/Tokyo", "SQL"), ("lima", "America/Lima", "German")]
     {
-        role(cluster, user, "SUPERUSER")?;
+        role(cluster, user, "SUPERUSER", &password(cluster)?)?;
         sql(cluster, &format!("ALTER ROLE {user} SET timezone = '{zone}'"))?;
         sql(cluster, &format!("ALTER ROLE {user} SET datestyle = '{style}'"))?;
         let url = cluster.url().replace("//postgres:", &format!("//{user}:"));
@@ -106,7 +99,7 @@ async fn time_zones_do_not_matter() -> Result<()> {
 async fn a_user_without_rights_is_told_what_to_do() -> Result<()> {
     let cluster = own_server()?;
     let url = cluster.url();
-    role(&cluster, "guest", "")?;
+    role(&cluster, "guest", "", &password(&cluster)?)?;
     sql(&cluster, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")?;
     let guest = url.replace("//postgres:", "//guest:");
     let error = soon("connect", Postgres::open(&guest)).await?.unwrap_err();
@@ -197,7 +190,7 @@ async fn a_transaction_pooler_is_found_out() -> Result<()> {
     ensure!(error.kind() == ErrorKind::Unsupported, "{error:?}");
     ensure!(error.to_string().contains("pooler=yes"), "{error}");
     // What was tried until then has set nothing for whoever gets the server connections next.
-    let mut next = Wire::connect(pooler)?;
+    let mut next = Wire::with_password(pooler, &password(cluster)?)?;
     for _ in 0..8 {
         ensure!(next.query("SHOW lock_timeout")? == ["0"]);
     }

@@ -81,31 +81,25 @@ fn as_nobody() -> Vec<OsString> {
     if !is_root() {
         return Vec::new();
     }
-    let words = [
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "--no-new-privs",
-        "--bounding-set=-all",
-        "--inh-caps=-all",
-    ];
+    let words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"];
     words.map(Into::into).into()
 }
 
-/// As root, a program that nobody can run: a bundle below a folder that only root may enter is
-/// copied.
+/// As root, a program that the user nobody can run: a bundle that only root can get to is copied.
 fn within_reach(site: &Site<'_>, program: Program) -> io::Result<Program> {
-    match program.root() {
-        Some(root) if is_root() && !is_reachable(root) => {
-            let copy = site.dir.join("bundle");
-            let done = Command::new("cp").arg("-a").args([root, &copy]).status()?;
-            match done.success() {
-                true => Ok(program.moved_to(&copy)),
-                false => Err(io::Error::other(format!("cp: {done}"))),
-            }
-        }
-        _ => Ok(program),
+    let Some(root) = program.root().filter(|root| is_root() && !is_reachable(root)) else {
+        return Ok(program);
+    };
+    let copy = site.dir.join("bundle");
+    run(Command::new("cp").arg("-a").args([root, &copy]))?;
+    run(Command::new("chmod").args(["-R", "a+rX"]).arg(&copy))?;
+    Ok(program.moved_to(&copy))
+}
+
+fn run(command: &mut Command) -> io::Result<()> {
+    match command.status()? {
+        status if status.success() => Ok(()),
+        status => Err(io::Error::other(format!("{command:?}: {status}"))),
     }
 }
 

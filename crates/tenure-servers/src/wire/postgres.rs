@@ -20,7 +20,16 @@ impl Postgres {
     /// # Errors
     /// When nobody answers within five seconds, or the server is still starting.
     pub fn connect(port: u16) -> io::Result<Self> {
-        Self::log_in(port, secret::of(port).as_ref())
+        Self::log_in(port, secret::of(port).as_ref().map(Secret::as_str))
+    }
+
+    /// Connects with this password, for what stands before a server and is no
+    /// [`Proxy`](crate::Proxy).
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn with_password(port: u16, password: &str) -> io::Result<Self> {
+        Self::log_in(port, Some(password))
     }
 
     /// Connects as a stranger would, who has no password.
@@ -31,20 +40,19 @@ impl Postgres {
         Self::log_in(port, None)
     }
 
-    fn log_in(port: u16, secret: Option<&Secret>) -> io::Result<Self> {
+    fn log_in(port: u16, password: Option<&str>) -> io::Result<Self> {
         let mut connection = Self { stream: connect(port)? };
         let parameters = b"\x00\x03\x00\x00user\0postgres\0database\0postgres\0\0";
         connection.send(None, parameters)?;
         let nonce = Secret::new()?;
-        let password = secret.map_or("", Secret::as_str);
-        let scram = Scram::new(password, nonce.as_str().to_owned());
+        let scram = Scram::new(password.unwrap_or_default(), nonce.as_str().to_owned());
         loop {
             let body = match connection.receive()? {
                 (b'R', body) => body,
                 (b'E', body) => return Err(odd(message(&body))),
                 _ => continue,
             };
-            match (body.first_chunk().copied().map(u32::from_be_bytes), secret) {
+            match (body.first_chunk().copied().map(u32::from_be_bytes), password) {
                 (Some(0), _) => break,
                 (Some(SASL), Some(_)) => {
                     let first = scram.first();

@@ -112,9 +112,9 @@ mod tests {
             to_base64(&hmac(&key, b"Server Key")),
             "wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="
         );
-        let all = "n=user,r=rOprNGfwEbeRWgbNEkqO,\
-                   r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096,\
-                   c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0";
+        let nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0";
+        let challenge = format!("r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096");
+        let all = format!("n=user,r={},{challenge},c=biws,r={nonce}", scram.nonce);
         let signature = hmac(&hmac(&key, b"Server Key"), all.as_bytes());
         assert_eq!(to_base64(&signature), "6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=");
     }

@@ -2,7 +2,8 @@
 //!
 //! `place` finds the file, `trust` and `mounts` say whether it may be used, `schema` opens it,
 //! `store` is the open store on its `thread`; `verbs` and `change` decide who holds what; `beacon`
-//! tells the dead from the living, `bell` and `wait` wake who waits, both in the folder `sessions`. The user's page is `docs/backends/sqlite.md`.
+//! tells the dead from the living, `bell` and `wait` wake who waits, both in the folder `sessions`.
+//! The user's page is `docs/backends/sqlite.md`.
 
 mod beacon;
 mod bell;
