@@ -130,14 +130,19 @@ impl Link {
     ) -> Result<T> {
         let limit = self.limit(what);
         let (client, unanswered) = (session.client(), Unanswered::new(&self.settings, session));
+        let mut proves = false;
         let answer = tokio::select! {
             biased;
-            answer = call => answer,
+            answer = call => {
+                let known = answer.as_ref().err().is_none_or(|e| e.kind() != ErrorKind::Unavailable);
+                proves = known && !matches!(what, Call::Look);
+                answer
+            }
             // What the left server makes of it nobody will say.
             () = session.until_moved(&client) => Err(fault::moved()),
             () = tokio::time::sleep(limit) => return Err(fault::silent(&self.settings.shown(), limit)),
         };
-        unanswered.answered();
+        unanswered.answered(proves);
         answer
     }
 }

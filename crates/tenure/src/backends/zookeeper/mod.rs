@@ -262,10 +262,14 @@ impl Zookeeper {
         let claims: Vec<_> =
             batch.iter().map(|(_, claim, place)| (*claim, place.clone())).collect();
         let call = || async {
-            Ok(match self.layout() {
+            let answers = match self.layout() {
                 Layout::Queue => queue::renew(session, &claims).await,
                 Layout::Ephemeral => single::renew(session, &claims).await,
-            })
+            };
+            match answers.first() {
+                Some(Err(error)) if answers.iter().all(is_unanswered) => Err(error.clone()),
+                _ => Ok(answers),
+            }
         };
         let client = session.client();
         let mut answers = self.link.bound(session, Call::Renew, call()).await;
@@ -276,13 +280,17 @@ impl Zookeeper {
         let answers = answers.unwrap_or_else(|error| vec![Err(error); claims.len()]);
         // An answer that failed because the session ended is the server's word.
         let told = |answer: Result<Duration>| match answer {
-            Err(error) if error.kind() == ErrorKind::Unavailable && session.is_over() => {
+            answer if is_unanswered(&answer) && session.is_over() => {
                 Err(Error::gone(LostReason::SessionGone))
             }
             answer => answer,
         };
         answers.into_iter().map(told).collect()
     }
+}
+
+fn is_unanswered(answer: &Result<Duration>) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable)
 }
 
 /// The place of a claim that is held as far as is known, by the grant that the renewal is about.

@@ -10,7 +10,8 @@ use futures_util::stream::FuturesUnordered;
 use super::session::Session;
 use super::settings::Settings;
 
-/// A request without an answer yet. One that is given up after a while speaks against the server.
+/// A request without an answer yet. One that is given up after a while speaks against the server,
+/// unless others were answered meanwhile.
 pub(super) struct Unanswered<'a> {
     settings: &'a Settings,
     session: &'a Arc<Session>,
@@ -23,8 +24,12 @@ impl<'a> Unanswered<'a> {
         Unanswered { settings, session, since: Instant::now(), open: true }
     }
 
-    pub(super) fn answered(mut self) {
+    /// It was answered, by a server that has its majority if `proves`.
+    pub(super) fn answered(mut self, proves: bool) {
         self.open = false;
+        if proves {
+            self.session.serves();
+        }
     }
 }
 
@@ -33,18 +38,24 @@ impl Drop for Unanswered<'_> {
         let silent = self.open && self.since.elapsed() >= self.session.lease() / 8;
         if silent && self.settings.can_move() && tokio::runtime::Handle::try_current().is_ok() {
             let (settings, session) = (self.settings.clone(), self.session.clone());
-            tokio::spawn(async move { move_on(&settings, &session).await });
+            let since = self.since;
+            tokio::spawn(async move { move_on(&settings, &session, since).await });
         }
     }
 }
 
 /// Takes the session to a server that is known to have its majority. Requests that the left one may
 /// still pass on are refused by the leader, which knows where a session has moved to.
-async fn move_on(settings: &Settings, session: &Session) {
+async fn move_on(settings: &Settings, session: &Session, since: Instant) {
     let Ok(_one_at_a_time) = session.moving.try_lock() else { return };
+    if session.has_served(since) {
+        return;
+    }
     let limit = session.lease() / 4;
     let serving = serving(settings, limit).await;
-    if serving.is_empty() || session.is_over() {
+    // If all of them serve, so does ours: it is only slow, and a move would cost what is under way.
+    let helps = !serving.is_empty() && serving.len() < settings.hosts.len();
+    if !helps || session.is_over() || session.has_served(since) {
         return;
     }
     let (before, hosts) = (session.client(), serving.join(","));
@@ -62,12 +73,9 @@ async fn serving(settings: &Settings, limit: Duration) -> Vec<String> {
     while let Ok(Some(found)) = tokio::time::timeout_at(end, probes.next()).await {
         if let Some(host) = found {
             serving.push(host);
-            // One is enough; those that are as quick make it easier to go on when that one fails.
-            end = end.min(tokio::time::Instant::now() + OTHERS);
+            // One is enough to go on; the others have as long again to show that they serve too.
+            end = end.min(tokio::time::Instant::now() + limit / 2);
         }
     }
     serving
 }
-
-/// How long to wait for a second server that serves.
-const OTHERS: Duration = Duration::from_millis(100);

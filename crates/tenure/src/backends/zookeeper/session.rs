@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use zookeeper_client::{Client, CreateMode, CreateOptions, MultiWriteError};
@@ -22,6 +22,8 @@ pub(super) struct Session {
     /// Held while it moves to another server, and told when it has.
     pub(super) moving: tokio::sync::Mutex<()>,
     moved: Notify,
+    /// When its server last answered what needs a majority.
+    served: Mutex<Instant>,
     settings: Settings,
     pub(super) tree: Tree,
     /// How many were before it.
@@ -97,6 +99,7 @@ impl Session {
             client: Mutex::new(Arc::new(settings.connect(timeout).await?)),
             moving: tokio::sync::Mutex::default(),
             moved: Notify::new(),
+            served: Mutex::new(Instant::now()),
             settings: settings.clone(),
             tree: settings.tree.clone(),
             number,
@@ -115,6 +118,16 @@ impl Session {
     pub(super) fn set_client(&self, client: Client) {
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(client);
         self.moved.notify_waiters();
+    }
+
+    /// Its server has answered what needs a majority.
+    pub(super) fn serves(&self) {
+        *self.served.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Whether it has done so since then.
+    pub(super) fn has_served(&self, since: Instant) -> bool {
+        *self.served.lock().unwrap_or_else(PoisonError::into_inner) > since
     }
 
     /// Returns when this is no longer the connection of now.
