@@ -44,7 +44,7 @@ async fn a_request_held_up_on_a_replaced_connection_leaves_no_holder(
             attempt.granted().context("nobody else is there")?.release().await?;
         }
     }
-    soon("the releases", client.flush()).await?;
+    soon("the releases", client.flush()).await??;
     let before = scripts(node)?;
     mute.go_on();
     let late = async || Ok((scripts(node)? >= before + 3).then_some(()));
@@ -82,7 +82,7 @@ async fn an_outage_longer_than_the_lease_leaves_no_holder(cluster: &Cluster) -> 
         tokio::time::sleep(ttl * 2).await;
         cluster.node().resume()?;
         // The releases are repeated at least once a second; a ghost would stay for a whole ttl.
-        soon("the releases", client.flush()).await?;
+        soon("the releases", client.flush()).await??;
         for client in [&client, &other] {
             let attempt = client.lock("k").ttl(ttl).try_acquire().await?;
             attempt.granted().with_context(|| format!("round {round}"))?.release().await?;

@@ -248,7 +248,7 @@ async fn an_outage_of_all_nodes_leaves_no_holder(cluster: &Cluster) -> Result<()
     for node in cluster.nodes() {
         node.resume()?;
     }
-    soon("the releases", client.flush()).await?;
+    soon("the releases", client.flush()).await??;
     for (client, key) in [(&client, "a"), (&other, "b"), (&other, "c"), (&client, "c")] {
         // A second for a node that is still busy with what it missed; a ghost would stay for six.
         let attempt = client.lock(key).ttl(ttl).acquire_within(SECOND).await?;
