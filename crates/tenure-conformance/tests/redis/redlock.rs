@@ -73,7 +73,7 @@ async fn three_dead_nodes_of_five_are_said_and_recovered_from(cluster: &Cluster)
 ///
 /// The first speaks to the backend itself: a client would hear of the restart and look at once.
 async fn forgetting_makes_a_second_holder(cluster: &Cluster, options: &str) -> Result<bool> {
-    let config: Config = format!("{}?{options}", cluster.url()).parse()?;
+    let config: Config = cluster.url_with(options).parse()?;
     let (one, two) = (config.open().await?, config.open().await?);
     let lease = SECOND * 15;
     let (mut first, mut second) = (claim("k")?, claim("k")?);
@@ -248,7 +248,7 @@ async fn an_outage_of_all_nodes_leaves_no_holder(cluster: &Cluster) -> Result<()
     for node in cluster.nodes() {
         node.resume()?;
     }
-    soon("the releases", client.flush()).await?;
+    soon("the releases", client.flush()).await??;
     for (client, key) in [(&client, "a"), (&other, "b"), (&other, "c"), (&client, "c")] {
         // A second for a node that is still busy with what it missed; a ghost would stay for six.
         let attempt = client.lock(key).ttl(ttl).acquire_within(SECOND).await?;
