@@ -176,7 +176,7 @@ async fn a_half_open_connection_is_replaced(cluster: &Cluster) -> Result<()> {
 /// Every waiter asks again and again, which must not make as many connections.
 async fn a_server_that_refuses_is_dialed_for_all_waiters_together(cluster: &Cluster) -> Result<()> {
     let mute = Mute::start(cluster.node().port())?;
-    let client = tenure::connect(&format!("redis://{}", mute.address())).await?;
+    let client = tenure::connect(&cluster.node().url_at(&mute.address())).await?;
     let _guard = take(&connect(cluster, "").await?, "k", LONG).await?;
     let waiters: Vec<_> = (0..1000).map(|_| wait_for(&client, "k", LONG)).collect();
     until_waiters(&client.lock("k"), 1000).await?;

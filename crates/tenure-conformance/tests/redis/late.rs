@@ -30,7 +30,7 @@ async fn a_request_held_up_on_a_replaced_connection_leaves_no_holder(
     cluster: &Cluster,
 ) -> Result<()> {
     let (mute, node) = (Mute::start(cluster.node().port())?, cluster.node());
-    let url = format!("redis://{}?response=600ms", mute.address());
+    let url = node.url_at(&mute.address()) + "?response=600ms";
     let client = tenure::connect(&url).await?;
     take(&client, "warm", LONG).await?.release().await?;
     let asked = |key: &str| tokio::spawn(client.lock(key).ttl(LONG).try_acquire());
@@ -82,7 +82,8 @@ async fn an_outage_longer_than_the_lease_leaves_no_holder(cluster: &Cluster) -> 
         tokio::time::sleep(ttl * 2).await;
         cluster.node().resume()?;
         // The releases are repeated at least once a second; a ghost would stay for a whole ttl.
-        soon("the releases", client.flush()).await??;
+        let released = async || Ok(client.flush().await.is_ok().then_some(()));
+        until(SOON, "the releases", released).await?;
         for client in [&client, &other] {
             let attempt = client.lock("k").ttl(ttl).try_acquire().await?;
             attempt.granted().with_context(|| format!("round {round}"))?.release().await?;
@@ -97,7 +98,7 @@ async fn an_evicted_grant_is_not_renewed_after_a_late_request_of_its_claim(
     cluster: &Cluster,
 ) -> Result<()> {
     for options in ["", "layout=plain"] {
-        let config: Config = format!("{}?{options}", cluster.url()).parse()?;
+        let config: Config = cluster.url_with(options).parse()?;
         let backend = config.open().await?;
         let key = format!("k{options}").replace('=', "-");
         let (mut evicted, other) = (claim(&key)?, claim(&key)?);

@@ -108,7 +108,8 @@ async fn silent_sentinels_are_passed_over(cluster: &Cluster) -> Result<()> {
     for listener in &silent {
         hosts.push(listener.local_addr()?.to_string());
     }
-    let url = cluster.url().replace("://", &format!("://{},", hosts.join(",")));
+    hosts.push(cluster.hosts());
+    let url = cluster.url().replacen(&cluster.hosts(), &hosts.join(","), 1);
     let client = soon("a connection", tenure::connect(&url)).await??;
     take(&client, "k", LONG).await?.release().await?;
     Ok(())

@@ -73,7 +73,7 @@ async fn three_dead_nodes_of_five_are_said_and_recovered_from(cluster: &Cluster)
 ///
 /// The first speaks to the backend itself: a client would hear of the restart and look at once.
 async fn forgetting_makes_a_second_holder(cluster: &Cluster, options: &str) -> Result<bool> {
-    let config: Config = format!("{}?{options}", cluster.url()).parse()?;
+    let config: Config = cluster.url_with(options).parse()?;
     let (one, two) = (config.open().await?, config.open().await?);
     let lease = SECOND * 15;
     let (mut first, mut second) = (claim("k")?, claim("k")?);
