@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -218,7 +219,9 @@ impl Running {
     fn enter(clusters: &[Cluster]) -> io::Result<File> {
         fs::create_dir_all(Self::folder())?;
         let path = Self::folder().join(std::process::id().to_string());
-        let mut file = File::create(&path)?;
+        // Its URLs have passwords in them.
+        let mut options = File::options();
+        let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&path)?;
         file.lock()?;
         remove_at_exit(&path);
         for cluster in clusters {
@@ -329,7 +332,7 @@ options of start:
 
 names:
   redis redis5 redis-sentinel redis-cluster etcd etcd3 zookeeper zookeeper3 consul consul3
-  postgres mariadb; for fetch also redis8, valkey and jre
+  postgres mariadb mysql; for fetch also redis8, valkey and jre
 
 environment: TENURE_SERVERS_DIR, TENURE_SERVERS_USE, TENURE_MIRROR, TENURE_MIRROR_SECURITY,
 TENURE_KEYRING; see docs/servers.md

@@ -83,7 +83,7 @@ pub(crate) fn measure_held(_rounds: usize) -> Result<Comparison> {
     let count = keep_alives(port)? - before;
     anyhow::ensure!(guards.iter().all(|guard| guard.check().is_ok()), "a lock was lost");
     drop(guards);
-    runtime.block_on(client.flush());
+    runtime.block_on(client.flush())?;
     let fact = |name: &str, value: f64, unit| Fact { name: name.to_owned(), value, unit };
     Ok(Comparison::of_facts(vec![
         fact("locks taken one after the other", f64::from(HELD) / took.as_secs_f64(), "1/s"),

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, OptsBuilder};
+use mysql_async::{Conn, Opts, OptsBuilder};
 use tenure::Config;
 use tenure_servers::{Options, Topology};
 use tokio::runtime::Runtime;
@@ -15,13 +15,8 @@ use crate::cycle::{by_backend, by_client};
 struct Pair(Conn, [&'static str; 2]);
 
 impl Pair {
-    fn open(runtime: &Runtime, port: u16, texts: [&'static str; 2]) -> Result<Pair> {
-        let opts = OptsBuilder::default()
-            .ip_or_hostname("127.0.0.1")
-            .tcp_port(port)
-            .user(Some("root"))
-            .db_name(Some("test"))
-            .prefer_socket(false);
+    fn open(runtime: &Runtime, url: &str, texts: [&'static str; 2]) -> Result<Pair> {
+        let opts = OptsBuilder::from_opts(Opts::from_url(url)?).prefer_socket(false);
         runtime.block_on(async {
             let mut conn = Conn::new(opts).await?;
             let table = "CREATE TABLE IF NOT EXISTS bare \
@@ -50,10 +45,10 @@ const NAMED: [&str; 2] = ["SELECT GET_LOCK('bare', 0)", "SELECT RELEASE_LOCK('ba
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let cluster = tenure_servers::start(Topology::Mariadb, &Options::default())?;
-    let (port, url) = (cluster.node().port(), cluster.url());
+    let url = cluster.url();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut lease = Pair::open(&runtime, port, LEASE)?;
-    let mut named = Pair::open(&runtime, port, NAMED)?;
+    let mut lease = Pair::open(&runtime, &url, LEASE)?;
+    let mut named = Pair::open(&runtime, &url, NAMED)?;
     let config: Config = url.parse()?;
     let backend = runtime.block_on(config.open())?;
     let client = |mode: &str| runtime.block_on(tenure::connect(&format!("{url}?mode={mode}")));

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use tenure::Config;
-use tenure_servers::{Options, Topology};
+use tenure_servers::{Node, Options, Topology};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls, Statement};
@@ -15,12 +15,11 @@ use crate::cycle::{by_backend, by_client};
 struct Pair(Client, [Statement; 2]);
 
 impl Pair {
-    fn open(runtime: &Runtime, port: u16, texts: [&str; 2]) -> Result<Pair> {
+    fn open(runtime: &Runtime, node: &Node, texts: [&str; 2]) -> Result<Pair> {
         runtime.block_on(async {
-            let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+            let stream = TcpStream::connect((node.host(), node.port())).await?;
             stream.set_nodelay(true)?;
-            let mut config = tokio_postgres::Config::new();
-            config.user("postgres").dbname("postgres");
+            let config: tokio_postgres::Config = node.url().parse()?;
             let (client, connection) = config.connect_raw(stream, NoTls).await?;
             drop(tokio::spawn(connection));
             let table =
@@ -50,10 +49,10 @@ const ADVISORY: [&str; 2] = ["SELECT pg_try_advisory_lock(1)", "SELECT pg_adviso
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let cluster = tenure_servers::start(Topology::Postgres, &Options::default())?;
-    let (port, url) = (cluster.node().port(), cluster.url());
+    let (node, url) = (cluster.node(), cluster.url());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let lease = Pair::open(&runtime, port, LEASE)?;
-    let advisory = Pair::open(&runtime, port, ADVISORY)?;
+    let lease = Pair::open(&runtime, node, LEASE)?;
+    let advisory = Pair::open(&runtime, node, ADVISORY)?;
     let config: Config = url.parse()?;
     let backend = runtime.block_on(config.open())?;
     let client = |mode: &str| runtime.block_on(tenure::connect(&format!("{url}?mode={mode}")));

@@ -10,20 +10,35 @@ use clap_complete::Shell;
 /// Run a command under a distributed lock, and see who holds what.
 ///
 /// A lock is named by a KEY and lives on the server that the URL names. Without a URL it lives in
-/// an embedded store in your state folder and works between the processes of this machine.
+/// an embedded store in your state folder and works between the processes of this machine only.
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, disable_help_subcommand = true, infer_subcommands = false)]
 #[command(after_help = "Exit codes: `tenure help exit-codes`")]
 pub(crate) struct Args {
     /// Where the locks live, as in `sqlite:/srv/locks.db`
     ///
-    /// The default is `sqlite:`, the embedded store in your state folder
-    /// ($XDG_STATE_HOME/tenure or ~/.local/state/tenure).
+    /// Without it the URL comes from TENURE_URL, from the file ~/.config/tenure/url
+    /// ($XDG_CONFIG_HOME/tenure/url), or from /etc/tenure/url. The default is `sqlite:`, the
+    /// embedded store in your state folder ($XDG_STATE_HOME/tenure or ~/.local/state/tenure).
     #[arg(long, global = true, env = "TENURE_URL", hide_env_values = true, value_name = "URL")]
     pub(crate) url: Option<String>,
 
+    /// How far a lock has to reach: `network` refuses a store of one machine
+    #[arg(long, global = true, env = "TENURE_REACH", hide_env_values = true)]
+    pub(crate) reach: Option<Reach>,
+
     #[command(subcommand)]
     pub(crate) verb: Verb,
+}
+
+/// How far a lock has to reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Reach {
+    /// To the processes of this machine, as every store does
+    #[value(alias = "")]
+    Machine,
+    /// To every machine that reaches the server
+    Network,
 }
 
 #[derive(Debug, Subcommand)]
@@ -45,13 +60,18 @@ pub(crate) enum Verb {
 /// Run a command while holding a lock
 ///
 /// Takes the lock, runs the command, gives the lock back and exits with the command's own code. If
-/// the lock is lost, the command and all its children are ended before anyone else can hold it.
+/// the lock cannot be renewed, the command and all its children are ended before the lease ends. If
+/// it is evicted, they are ended as well, but the next holder may start at once.
 ///
-/// The command finds the key in $TENURE_KEY and the fencing token in $TENURE_TOKEN.
+/// The command finds the key in $TENURE_KEY, the fencing token in $TENURE_TOKEN and the URL in
+/// $TENURE_URL (`withheld:` if the URL has a password in it).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: tenure run --wait 10m deploy -- sh -c './build && ./push'")]
 pub(crate) struct Run {
     /// Wait at most this long for the lock, as in 500ms, 10s or 1m30s; the default is for ever
+    ///
+    /// For that long it also waits for a server that is down. Without --wait the option `outage` of
+    /// the URL does.
     #[arg(long, value_name = "DUR", value_parser = tenure::duration, conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
 
@@ -64,6 +84,15 @@ pub(crate) struct Run {
     /// It is renewed every third of that while the command runs.
     #[arg(long, value_name = "DUR", value_parser = positive)]
     pub(crate) ttl: Option<Duration>,
+
+    /// Keep the lock for at least this long, also if the command ends sooner
+    ///
+    /// For a short job that several machines start at about the same time. Counted from the grant,
+    /// whatever the command's code is. `run` ends only then; a signal leaves the rest to a process
+    /// in the background. The lease is at least as long, so that a crash frees the lock no sooner,
+    /// but on `sqlite:`, where a dead process holds nothing.
+    #[arg(long, value_name = "DUR", value_parser = positive)]
+    pub(crate) at_least: Option<Duration>,
 
     /// End the command when it has held the lock for this long, with exit code 76
     #[arg(long, value_name = "DUR", value_parser = positive)]

@@ -22,6 +22,12 @@ impl Failure {
         Failure { code, message: message.into(), advice }
     }
 
+    /// The server took the connection, or the question, and did not answer while `--wait` lasted.
+    pub(crate) fn silent() -> Failure {
+        let message = "the server did not answer for as long as --wait allows";
+        Failure::new(exit::UNAVAILABLE, message, advice(ErrorKind::Unavailable))
+    }
+
     /// A fault of the machine in the middle of our own work.
     pub(crate) fn system(what: &str, error: impl Into<io::Error>) -> Failure {
         let advice = "try again; if it stays, look at the limits of this account (ulimit -a)";
@@ -43,27 +49,28 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let mut message = error.to_string();
-        let mut cause = error.source();
-        while let Some(source) = cause {
-            let text = source.to_string();
-            // Some messages already end with their cause.
-            if !message.contains(&text) {
-                message.push_str(": ");
-                message.push_str(&text);
-            }
-            cause = source.source();
-        }
-        Failure::new(exit::of(error.kind()), message, advice(error.kind()))
+        Failure::new(exit::of(error.kind()), describe(&error), advice(error.kind()))
     }
 }
 
-/// A reader that went away has seen enough: that is success.
+/// An error and its causes in one line.
+pub(crate) fn describe(error: &Error) -> String {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        let text = source.to_string();
+        // Some messages already end with their cause.
+        if !message.contains(&text) {
+            message.push_str(": ");
+            message.push_str(&text);
+        }
+        cause = source.source();
+    }
+    message
+}
+
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            return Failure::new(exit::DONE, "", "");
-        }
         let advice = "check where the output goes, for example that the disk has space";
         Failure::new(exit::INTERNAL, format!("cannot write the output: {error}"), advice)
     }
@@ -72,12 +79,11 @@ impl From<io::Error> for Failure {
 fn advice(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Busy => "wait longer with --wait, or see the holder with `tenure show KEY`",
-        ErrorKind::Denied => "check the rights, or name another store with --url sqlite:PATH",
-        ErrorKind::Invalid => "see `tenure help`; the URL comes from --url or TENURE_URL",
+        // Never another store: a lock there would exclude nobody who uses this one.
+        ErrorKind::Denied => "check user and password, and what they may do; or a file's rights",
+        ErrorKind::Invalid => "see `tenure help`; the URL comes from --url, TENURE_URL or a file",
         ErrorKind::Lost => "look who holds it now with `tenure show KEY`",
-        ErrorKind::Unavailable => {
-            "check --url or TENURE_URL and the server or store, then try again"
-        }
+        ErrorKind::Unavailable => "check the URL and the server or store, then try again",
         ErrorKind::Unsupported => "use a server that can do that; see `tenure help`",
         _ => "try again; if it stays, please report it with this message",
     }

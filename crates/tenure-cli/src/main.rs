@@ -8,6 +8,8 @@ mod failure;
 mod output;
 mod person;
 mod runner;
+mod store;
+mod url_file;
 
 use std::process::ExitCode;
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
@@ -32,9 +32,16 @@ fn acts(c: char) -> bool {
 /// Writes text to stdout.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()?;
-    Ok(())
+    Ok(unless_unread(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))?)
+}
+
+/// A reader that went away has seen enough. That is no error, and says nothing about the answer:
+/// the verb goes on to its exit code.
+fn unless_unread(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
 }
 
 /// Writes a value to stdout as one line of JSON.
@@ -106,7 +113,7 @@ pub(crate) fn refuse(error: &clap::Error) -> Result<u8, Failure> {
         let lines = text.lines().map(|line| format!("{}\n", Harmless(line)));
         let _gone = io::stderr().lock().write_all(lines.collect::<String>().as_bytes());
     } else {
-        error.print()?;
+        unless_unread(error.print())?;
     }
     Ok(if error.use_stderr() { exit::USAGE } else { exit::DONE })
 }
@@ -126,6 +133,24 @@ impl fmt::Display for Short {
         };
         f.pad(&text)
     }
+}
+
+/// A time as `2026-11-17T22:07:09.123Z`: days of the Gregorian calendar, counted in years that
+/// begin in March, so that the leap day is the last one.
+pub(crate) fn utc(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (seconds, millis) = (since.as_secs(), since.subsec_millis());
+    // From 1 March of the year 0, in eras of 400 years.
+    let days = seconds / 86400 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let march = (5 * day + 2) / 153;
+    let day = day - (153 * march + 2) / 5 + 1;
+    let month = if march < 10 { march + 3 } else { march - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
 #[cfg(test)]
@@ -153,6 +178,20 @@ mod tests {
             [(0, "0.0s"), (1234, "1.2s"), (59_900, "59s"), (61_000, "1m01s"), (90_061_000, "1d01h")]
         {
             assert_eq!(Short(Duration::from_millis(millis)).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn times_are_written_as_the_calendar_has_them() {
+        for (millis, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400_001, "2000-02-29T00:00:00.001Z"),
+            (951_868_799_999, "2000-02-29T23:59:59.999Z"),
+            (1_709_251_200_000, "2024-03-01T00:00:00.000Z"),
+            (4_107_542_399_000, "2100-02-28T23:59:59.000Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(utc(SystemTime::UNIX_EPOCH + Duration::from_millis(millis)), text);
         }
     }
 }

@@ -5,6 +5,8 @@
 
 mod support;
 
+use std::os::unix::fs::PermissionsExt;
+
 use rustix::process::Signal;
 use support::{
     Running, children, code, eventually, is_alive, output, state, tenure, text, until_dead,
@@ -62,6 +64,23 @@ fn what_cannot_happen_or_does_not_exist_is_told() {
         assert!(text(&output.stderr).contains(wrong[0]), "{output:?}");
     }
     assert_eq!(code(&output(&mut tenure(["lab", "matrix", "--jobs", "0"]))), 64);
+}
+
+#[test]
+fn a_word_in_the_environment_does_not_open_the_machines_own_network() {
+    // An `ip` that only leaves a mark: were it called for real, this machine would lose its routes.
+    let folder = tempfile::tempdir().unwrap();
+    let (ip, called) = (folder.path().join("ip"), folder.path().join("called"));
+    std::fs::write(&ip, format!("#!/bin/sh\ntouch '{}'\nexit 1\n", called.display())).unwrap();
+    std::fs::set_permissions(&ip, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    for word in ["1", "net:[1]"] {
+        let mut play = tenure(["lab", "play", "network:packets-lost:redis:0"]);
+        let output = output(play.env("PATH", &path).env("TENURE_LAB_NETWORK", word));
+        assert_ne!(code(&output), 0, "{output:?}");
+        assert!(text(&output.stderr).contains("not a network of the lab's"), "{output:?}");
+        assert!(!called.exists(), "with {word}: `ip` was called in the machine's own network");
+    }
 }
 
 #[test]

@@ -57,6 +57,16 @@ fn the_exit_code_compares_measured_with_expected() {
 }
 
 #[test]
+fn what_is_longer_than_any_history_is_refused_and_not_read_to_its_end() {
+    let (_folder, file) = recorded(HISTORY);
+    // A hole: it has a length and takes no room.
+    fs::File::options().write(true).open(&file).unwrap().set_len((64 << 20) + 1).unwrap();
+    let refused = output(&mut tenure(["lab", "replay", &file]));
+    assert_eq!(code(&refused), 64, "{refused:?}");
+    assert!(text(&refused.stderr).contains("longer than 64 MiB"), "{refused:?}");
+}
+
+#[test]
 fn bad_input_is_named_by_its_line() {
     let refuses = |history: &str, words: &[&str]| {
         let (_folder, file) = recorded(history);

@@ -147,6 +147,7 @@ fn a_folder_that_may_not_be_written_is_denied() {
         assert_eq!(code(&output), 77, "{output:?}");
         let talk = text(&output.stderr);
         assert!(talk.contains("/sys/kernel") && talk.contains("try: "), "{talk}");
+        assert!(talk.contains("rights"), "{talk}");
     }
 }
 
@@ -181,6 +182,7 @@ fn the_exit_codes_are_explained() {
 fn pages_and_scripts_are_printed() {
     let man = text(&output(&mut tenure(["man"])).stdout);
     assert!(man.contains(".TH tenure 1") && man.contains("EXIT STATUS"), "{man}");
+    assert!(man.contains("TENURE_REACH") && man.contains("/etc/tenure/url"), "{man}");
     let man = text(&output(&mut tenure(["man", "run"])).stdout);
     assert!(man.contains("no\\-wait") && man.contains("tenure\\-run"), "{man}");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
@@ -200,6 +202,26 @@ fn a_reader_that_leaves_is_no_error() {
         let output =
             output(store.tenure(args.iter().copied()).stdout(writer).stderr(Stdio::piped()));
         assert_eq!((code(&output), text(&output.stderr).as_str()), (0, ""), "{args:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_does_not_change_the_answer() {
+    let store = Store::new();
+    for (args, wanted) in [
+        (&["show", "free"][..], 1),
+        (&["show", "--json", "free"], 1),
+        (&["run", "k"], 64),
+        (&["--url", "foo:", "ls"], 64),
+    ] {
+        let closed = || {
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            writer
+        };
+        let mut command = store.tenure(args.iter().copied());
+        let output = output(command.stdout(closed()).stderr(closed()));
+        assert_eq!(code(&output), wanted, "{args:?}");
     }
 }
 

@@ -109,6 +109,34 @@ fn only_a_terminal_is_told_whom_we_wait_for() {
 }
 
 #[test]
+fn a_long_wait_is_mentioned_once_also_without_a_terminal() {
+    let store = Store::new();
+    let mut holder = store.hold("k");
+    let mut waiter = store.start(["run", "--ttl", "5m", "k", "--", "true"]);
+    store.until_waiting("k", 1);
+    std::thread::sleep(Duration::from_millis(10_500));
+    holder.signal(Signal::TERM);
+    assert_eq!((holder.code(), waiter.code()), (143, 0));
+    let talk = waiter.talk();
+    assert_eq!(talk.lines().count(), 1, "{talk}");
+    assert!(talk.contains("waiting for `k`, held by sh on "), "{talk}");
+}
+
+#[test]
+fn ctrl_c_leaves_a_kept_lock_to_the_background() {
+    let store = Store::new();
+    let args = ["run", "--at-least", "5s", "k", "--", "sh", "-c", "exit 7"];
+    let mut terminal = Terminal::start(&mut store.tenure(args));
+    terminal.expect("`k` is kept for another ");
+    let begin = Instant::now();
+    terminal.press("\x03");
+    assert_eq!(terminal.code(), 7);
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    assert_ne!(store.show("k"), Value::Null, "it is still held");
+    eventually("the lock is free in the end", || store.show("k") == Value::Null);
+}
+
+#[test]
 fn without_a_shell_ctrl_z_does_not_freeze_the_job() {
     let store = Store::new();
     let script = "echo ready; read x; echo got-$x";

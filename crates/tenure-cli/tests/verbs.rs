@@ -183,3 +183,21 @@ fn a_good_store_has_no_fault() {
     let fields = ["grade", "subject", "detail", "advice"];
     assert!(rows.iter().all(|row| fields.iter().all(|field| row[field].is_string())), "{rows:?}");
 }
+
+/// A server that takes connections and never says a word.
+#[test]
+fn patience_bounds_also_a_server_that_is_silent() {
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    for (scheme, path) in [("postgres", "app"), ("etcd", ""), ("redis", ""), ("mysql", "app")] {
+        for verb in
+            [&["wait", "--wait", "1s", "k"][..], &["run", "--wait", "1s", "k", "--", "true"]]
+        {
+            let url = format!("{scheme}://127.0.0.1:{port}/{path}");
+            let begin = Instant::now();
+            let output = output(tenure(["--url", &url]).args(verb));
+            assert_eq!(code(&output), 69, "{scheme} {verb:?}: {output:?}");
+            assert!(begin.elapsed() < Duration::from_millis(2500), "{:?}", begin.elapsed());
+        }
+    }
+}

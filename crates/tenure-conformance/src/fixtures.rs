@@ -34,9 +34,24 @@ pub fn all() -> Vec<Fixture> {
         Fixture { name: "postgres", start: || Box::pin(postgres("lease")) },
         Fixture { name: "postgres-session", start: || Box::pin(postgres("session")) },
         Fixture { name: "postgres-row", start: || Box::pin(postgres("row")) },
-        Fixture { name: "mysql", start: || Box::pin(mysql("")) },
-        Fixture { name: "mysql-session", start: || Box::pin(mysql("?mode=session")) },
-        Fixture { name: "mysql-row", start: || Box::pin(mysql("?mode=row&connections=150")) },
+        Fixture { name: "mysql", start: || Box::pin(mysql(Topology::Mariadb, "")) },
+        Fixture {
+            name: "mysql-session",
+            start: || Box::pin(mysql(Topology::Mariadb, "?mode=session")),
+        },
+        Fixture {
+            name: "mysql-row",
+            start: || Box::pin(mysql(Topology::Mariadb, "?mode=row&connections=150")),
+        },
+        Fixture { name: "mysql-oracle", start: || Box::pin(mysql(Topology::Mysql, "")) },
+        Fixture {
+            name: "mysql-oracle-session",
+            start: || Box::pin(mysql(Topology::Mysql, "?mode=session")),
+        },
+        Fixture {
+            name: "mysql-oracle-row",
+            start: || Box::pin(mysql(Topology::Mysql, "?mode=row&connections=150")),
+        },
         Fixture { name: "sqlite", start: || Box::pin(sqlite()) },
         Fixture { name: "redis", start: || Box::pin(server(Topology::Redis, "")) },
         Fixture {
@@ -115,7 +130,7 @@ async fn server(topology: Topology, options: &'static str) -> Result<Store> {
         Topology::RedisCluster | Topology::RedisSentinel => Vec::new(),
         _ => cluster.members().map(Node::port).collect(),
     };
-    by_url(format!("{}?{options}", cluster.url()), ports, ())
+    by_url(cluster.url_with(options), ports, ())
 }
 
 /// Each mode has a server of its own: the races of all three at once need many connections.
@@ -129,15 +144,17 @@ async fn postgres(mode: &'static str) -> Result<Store> {
     by_url(format!("{}?mode={mode}&rows=110", cluster.url()), ports, ())
 }
 
-/// MariaDB. The cases open more clients at once than a server of its default size lets in, and
-/// change so much that with its small log they would wait for a busy disk.
-async fn mysql(query: &str) -> Result<Store> {
-    let start = || tenure_servers::shared(Topology::Mariadb);
+/// MariaDB, or the MySQL of Oracle. The cases open more clients at once than a server of its
+/// default size lets in, and change so much that with its small log they would wait for a busy
+/// disk.
+async fn mysql(topology: Topology, query: &str) -> Result<Store> {
+    let start = move || tenure_servers::shared(topology);
     let cluster = tokio::task::spawn_blocking(start).await??;
-    let mut admin = Mysql::connect(cluster.node().port())?;
+    let mut admin = Mysql::admin(cluster.node())?;
     admin.query("SET GLOBAL max_connections=1000")?;
-    // Servers before 10.9 cannot change it while they run.
+    // MariaDB before 10.9 cannot change it while it runs; the other one has another name for it.
     admin.query("SET GLOBAL innodb_log_file_size=67108864").ok();
+    admin.query("SET GLOBAL innodb_redo_log_capacity=67108864").ok();
     by_url(format!("{}{query}", cluster.url()), vec![cluster.node().port()], ())
 }
 

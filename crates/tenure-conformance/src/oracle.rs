@@ -10,6 +10,7 @@
 //! while the lock is simply held.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ pub struct Ledger {
     /// How much shorter than it is the server may show a lease, because it shows whole seconds.
     slack: Duration,
     /// Whether every belief is read back, and not only some.
-    every: bool,
+    every: AtomicBool,
 }
 
 #[derive(Default)]
@@ -57,9 +58,14 @@ struct Belief {
 
 impl Ledger {
     /// An empty one, to be made inside the runtime of the case.
-    pub fn new(read_back: ReadBack, slack: Duration, every: bool) -> Arc<Ledger> {
-        let runtime = Handle::current();
+    pub fn new(read_back: ReadBack, slack: Duration) -> Arc<Ledger> {
+        let (runtime, every) = (Handle::current(), AtomicBool::new(false));
         Arc::new(Ledger { state: Mutex::default(), read_back, runtime, slack, every })
+    }
+
+    /// Reads every belief back from now on.
+    pub fn look_at_every_belief(&self) {
+        self.every.store(true, Ordering::Relaxed);
     }
 
     /// What was found, when every look has ended.
@@ -160,7 +166,8 @@ impl Ledger {
     fn look(self: &Arc<Self>, claim: &Claim) {
         let mut state = self.state();
         state.count += 1;
-        if !self.every && state.count > 8 && !state.count.is_multiple_of(16) {
+        let every = self.every.load(Ordering::Relaxed);
+        if !every && state.count > 8 && !state.count.is_multiple_of(16) {
             return;
         }
         let (ledger, key, owner) = (self.clone(), claim.key.clone(), claim.owner);

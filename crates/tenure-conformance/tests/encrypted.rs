@@ -13,7 +13,7 @@ use tenure_servers::{Cluster, Node, Options, Topology, require, start};
 
 fn main() {
     let arguments = Arguments::from_args();
-    let rows: [(&str, Topology, Urls); 4] = [
+    let rows: [(&str, Topology, Urls); 5] = [
         ("consul", Topology::Consul, |node, files| {
             format!("consuls://localhost:{}?{files}", node.tls_port())
         }),
@@ -21,10 +21,14 @@ fn main() {
             format!("etcds://localhost:{}?{files}", node.tls_port())
         }),
         ("mysql", Topology::Mariadb, |node, files| {
-            format!("mysql://root@localhost:{}/test?sslmode=require&{files}", node.tls_port())
+            format!("{}?sslmode=require&{files}", at_localhost(node))
+        }),
+        ("mysql-oracle", Topology::Mysql, |node, files| {
+            let url = node.url().replace(node.host(), "localhost");
+            format!("{url}?sslmode=require&{files}")
         }),
         ("postgres", Topology::Postgres, |node, files| {
-            format!("postgres://localhost:{}?sslmode=verify-full&{files}", node.tls_port())
+            format!("{}?sslmode=verify-full&{files}", at_localhost(node))
         }),
     ];
     let trials = rows.map(|(name, topology, url)| {
@@ -38,6 +42,11 @@ fn main() {
         })
     });
     libtest_mimic::run(&arguments, trials.into()).exit();
+}
+
+/// By the name that its certificate is for.
+fn at_localhost(node: &Node) -> String {
+    node.url_at(&format!("localhost:{}", node.tls_port()))
 }
 
 /// The URL of a server, with these options.

@@ -118,7 +118,7 @@ impl World {
     async fn settle(&self) {
         self.ways.iter().for_each(|way| way.cut(Cut::Open));
         for client in &self.clients {
-            client.flush().await;
+            client.flush().await.unwrap();
         }
         sleep(TTL * 3).await;
         let left = self.memory.list(Scope::Prefix("")).await.expect("memory always answers");

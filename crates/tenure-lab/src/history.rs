@@ -245,19 +245,44 @@ pub enum Register {
     ReadWrite,
 }
 
+/// The latest moment that a history may name, in nanoseconds: 146 years after its start. Sums of
+/// two such moments still are numbers of this kind, so that checkers and pictures can reckon.
+pub const LATEST: u64 = 1 << 62;
+const TOO_LATE: &str = "a time that is more than 2^62 ns after the start of the run";
+
+impl Event {
+    /// The latest moment that it names.
+    fn latest(&self) -> u64 {
+        let named = match self.what {
+            What::Granted { deadline, .. } | What::Renewed { deadline, .. } => deadline,
+            What::Seen { until, .. } => until,
+            _ => None,
+        };
+        self.at.max(named.unwrap_or(0))
+    }
+}
+
 impl History {
     /// Reads a history: the header's line, then one event on each line, in any order of time.
+    ///
+    /// # Errors
+    ///
+    /// If a line is none of these, or names a time after [`LATEST`]: no run is that long.
     pub fn read(input: impl BufRead) -> Result<History> {
         let mut lines = input
             .lines()
             .enumerate()
             .filter(|(_, line)| !matches!(line, Ok(line) if line.trim().is_empty()));
         let (_, first) = lines.next().context("an empty history")?;
-        let header = serde_json::from_str(&first?).context("line 1 is no header of a history")?;
+        let header: Header =
+            serde_json::from_str(&first?).context("line 1 is no header of a history")?;
+        ensure!(header.lease <= LATEST, "line 1: {TOO_LATE}");
         let mut events = Vec::new();
         for (number, line) in lines {
             let event = serde_json::from_str(&line?);
-            events.push(event.with_context(|| format!("line {} is no event", number + 1))?);
+            let event: Event = event.with_context(|| format!("line {} is no event", number + 1))?;
+            ensure!(event.latest() <= LATEST, "line {}: {TOO_LATE}", number + 1);
+            events.push(event);
         }
         Ok(History::new(header, events))
     }

@@ -5,6 +5,7 @@
 //! recorded one can be checked and drawn again without any server.
 
 pub mod check;
+mod detour;
 pub mod history;
 pub mod matrix;
 mod network;

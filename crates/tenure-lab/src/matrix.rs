@@ -1,5 +1,7 @@
 //! The table of verdicts, from real runs.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -9,6 +11,20 @@ use crate::run::Played;
 use crate::scenarios::Scenario;
 use crate::schemes::Lock;
 use crate::verdict::Outcome;
+
+/// A new folder for histories that are worth keeping, among the temporary files. Nobody else can
+/// have made it, and nobody else can write to it.
+///
+/// # Errors
+///
+/// If it cannot be made.
+pub fn folder() -> std::io::Result<PathBuf> {
+    Ok(tempfile::Builder::new()
+        .prefix("tenure-lab-runs-")
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir()?
+        .keep())
+}
 
 /// The table of verdicts.
 #[derive(Debug, Serialize)]
@@ -272,6 +288,17 @@ mod tests {
     use super::*;
     use crate::scenarios::SCENARIOS;
     use crate::schemes::LOCKS;
+
+    #[test]
+    fn the_folder_for_histories_is_new_and_nobody_elses() {
+        let (one, other) = (folder().unwrap(), folder().unwrap());
+        assert_ne!(one, other, "its name can be guessed");
+        for folder in [one, other] {
+            let mode = std::fs::metadata(&folder).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o700, "{mode:o}");
+            std::fs::remove_dir(folder).unwrap();
+        }
+    }
 
     #[test]
     fn a_cell_counts_its_runs_and_names_the_history_of_one_that_differs() {

@@ -4,23 +4,42 @@
 //! A run in there is a process of its own, with the servers as its children: it plays the cell and
 //! writes the history to its stdout. The namespace is gone with the last of them.
 
-use std::ffi::OsString;
-use std::io::Write;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::{self, Write};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::getppid;
 
 use crate::history::History;
 use crate::run::{self, Played, Rigs};
 use crate::scenarios::Scenario;
 use crate::schemes::Lock;
 
-/// Whether this process is in one.
+/// Whether this process is in one: whoever started it was in another network, and says which.
+///
+/// An environment variable alone would let anybody send `ip rule del` to the machine's own network.
 pub(crate) fn inside() -> bool {
-    std::env::var_os(INSIDE).is_some()
+    let Ok(own) = network_of("self") else { return false };
+    let parent = getppid().and_then(|parent| network_of(parent.as_raw_pid()).ok());
+    let starter = std::env::var_os(INSIDE).unwrap_or_default();
+    is_apart(&own, &starter, parent.as_deref())
+}
+
+/// Whether the network of this process is neither its starter's nor, where that may be seen, its
+/// parent's.
+fn is_apart(own: &Path, starter: &OsStr, parent: Option<&Path>) -> bool {
+    let named = starter.to_str().is_some_and(|name| name.starts_with("net:["));
+    named && own != Path::new(starter) && parent != Some(own)
+}
+
+/// What the kernel calls the network of a process, such as `net:[4026531840]`.
+fn network_of(process: impl fmt::Display) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/{process}/ns/net"))
 }
 
 /// Plays a cell in a network of its own: its history, or why there is none.
@@ -59,9 +78,9 @@ pub(crate) fn inner(cell: &str) -> Result<()> {
     let program = std::env::current_exe()?;
     let played = run::play(Scenario::named(scenario)?, Lock::named(lock)?, &mut rigs, &program)?;
     match played {
-        Played::Run(run) => run.history.write(&mut std::io::stdout().lock()),
-        Played::Inapplicable(why) => Ok(write!(std::io::stdout(), "{SKIPPED}{why}")?),
-        Played::Skipped(why) => Ok(write!(std::io::stdout(), "{SKIPPED}{why}")?),
+        Played::Run(run) => run.history.write(&mut io::stdout().lock()),
+        Played::Inapplicable(why) => Ok(write!(io::stdout(), "{SKIPPED}{why}")?),
+        Played::Skipped(why) => Ok(write!(io::stdout(), "{SKIPPED}{why}")?),
     }
 }
 
@@ -107,7 +126,9 @@ fn way() -> Result<&'static [&'static str], String> {
 
 fn unshared(way: &[&str]) -> Command {
     let mut command = Command::new("unshare");
-    command.args(way).env("PATH", path()).env(INSIDE, "1");
+    // Without a name of its own network, what is started will not believe that it is apart.
+    let own = network_of("self").unwrap_or_default();
+    command.args(way).env("PATH", path()).env(INSIDE, own);
     command
 }
 
@@ -129,7 +150,25 @@ const WAYS: [&[&str]; 3] = [
     &["--user", "--map-current-user", "--keep-caps", "--net"],
     &["--user", "--map-root-user", "--net"],
 ];
-/// Set in a process that has a network of its own.
+/// Names, in a process that has a network of its own, the network of its starter.
 const INSIDE: &str = "TENURE_LAB_NETWORK";
 /// Before the reason, where there is no history.
 const SKIPPED: &str = "skipped: ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_in_the_environment_does_not_make_a_network_of_its_own() {
+        let (own, other) = (Path::new("net:[1]"), Path::new("net:[2]"));
+        assert!(is_apart(own, OsStr::new("net:[2]"), Some(other)));
+        // In a user namespace of its own, it may not look at its parent.
+        assert!(is_apart(own, OsStr::new("net:[2]"), None));
+        for starter in ["", "1", "net:[1]"] {
+            assert!(!is_apart(own, OsStr::new(starter), None), "{starter}");
+        }
+        assert!(!is_apart(own, OsStr::new("net:[2]"), Some(own)), "its parent has the same");
+        assert!(!inside(), "these tests run in the machine's own network");
+    }
+}

@@ -80,14 +80,20 @@ impl Rig {
         self.link_by(Node::proxy)
     }
 
+    /// A way to the servers by another address, which stands for all of theirs.
+    pub(crate) fn link_at(&self, address: &str) -> Link {
+        Link { url: self.url(&|_| address.to_owned()), proxies: Vec::new() }
+    }
+
     /// The same, from these ports.
     pub(crate) fn link_from(&self, source: Range<u16>) -> Result<Link> {
         self.link_by(|node| node.proxy_from(source.clone()))
     }
 
     fn link_by(&self, proxy: impl Fn(&Node) -> tenure_servers::Result<Proxy>) -> Result<Link> {
-        // Whoever asks sentinels goes where they say.
-        let direct = self.topology == Some(Topology::RedisSentinel);
+        // Whoever asks sentinels, or a cluster, goes where they say.
+        let direct =
+            matches!(self.topology, Some(Topology::RedisSentinel | Topology::RedisCluster));
         let Some(cluster) = self.cluster.as_ref().filter(|_| !direct) else {
             return Ok(Link { url: self.direct(), proxies: Vec::new() });
         };
@@ -114,8 +120,10 @@ impl Rig {
                 {
                     return cluster.url();
                 }
-                let addresses: Vec<_> = nodes.iter().map(|node| address(node)).collect();
-                return addresses.join(",");
+                let login = self.cluster.as_ref().and_then(|cluster| cluster.node().password());
+                let login = login.map_or(String::new(), |password| format!(":{password}@"));
+                let addresses = nodes.iter().map(|node| format!("{login}{}", address(node)));
+                return addresses.collect::<Vec<_>>().join(",");
             }
             Make::Own(options) => options,
         };
@@ -124,7 +132,8 @@ impl Rig {
             None => format!("sqlite://{}/locks.db", self.folder.path().display()),
         };
         let url = nodes.iter().fold(plain, |url, node| url.replace(node, &address(node)));
-        format!("{url}?{options}")
+        let joint = if url.contains('?') { '&' } else { '?' };
+        format!("{url}{joint}{options}")
     }
 }
 

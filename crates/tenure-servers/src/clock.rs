@@ -45,16 +45,16 @@ pub(crate) fn sleep(path: &Path, span: Duration) -> std::io::Result<()> {
 pub(crate) fn shim() -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     SOURCE.hash(&mut hasher);
-    let dir = get::dir();
+    let refused = |reason| Error::failed("get a clock to shift", reason);
+    let dir = get::trusted_dir().map_err(refused)?;
     let object = dir.join(format!("clock-{:016x}.so", hasher.finish()));
-    if !object.exists() {
+    if !get::is_ours(&object) {
         compile(&dir, &object).map_err(|reason| Error::missing("a clock to shift", reason))?;
     }
     Ok(object)
 }
 
 fn compile(dir: &Path, object: &Path) -> Result<(), String> {
-    fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     // A folder of our own and a rename: several processes may do this at once.
     let work = tempfile::tempdir_in(dir).map_err(|error| error.to_string())?;
     let source = work.path().join("clock.c");

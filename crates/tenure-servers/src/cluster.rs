@@ -11,6 +11,7 @@ use crate::node::{Node, Role, START_LONGEST, url};
 use crate::options::Options;
 use crate::process::log_for_people;
 use crate::run::{self, Site};
+use crate::secret;
 use crate::topology::Topology;
 use crate::wait::wait_until;
 
@@ -71,15 +72,31 @@ impl Cluster {
         told.map(Node::address).collect::<Vec<_>>().join(",")
     }
 
-    /// The URL of the whole: the scheme names the server or the kind of client.
+    /// The URL of the whole: the scheme names the server or the kind of client. It has the password
+    /// in it.
     pub fn url(&self) -> String {
+        let (hosts, secret) = (self.hosts(), self.node().secret.as_ref());
         match self.topology {
-            Topology::Redis5 => format!("redlock://{}", self.hosts()),
-            Topology::RedisCluster => format!("redis+cluster://{}", self.hosts()),
+            Topology::Redis5 => url("redlock", &hosts, secret),
+            Topology::RedisCluster => url("redis+cluster", &hosts, secret),
             Topology::RedisSentinel => {
-                format!("redis+sentinel://{}/{}", self.hosts(), run::MASTER_NAME)
+                let url = url("redis+sentinel", &hosts, secret);
+                let password = self.node().password().unwrap_or_default();
+                // The sentinels want one too, and may have another.
+                format!("{url}/{}?sentinel_password={password}", run::MASTER_NAME)
             }
-            _ => url(self.topology.server(), &self.hosts()),
+            Topology::Mysql => self.node().url(),
+            _ => url(self.topology.server(), &hosts, secret),
+        }
+    }
+
+    /// The URL with further options, as `ttl=5s&prefix=a/`.
+    pub fn url_with(&self, options: &str) -> String {
+        let url = self.url();
+        match options {
+            "" => url,
+            _ if url.contains('?') => format!("{url}&{options}"),
+            _ => format!("{url}?{options}"),
         }
     }
 
@@ -167,6 +184,9 @@ impl Drop for Cluster {
         for node in &self.nodes {
             // One that does not run needs no killing.
             node.kill().ok();
+            if let Some(secret) = &node.secret {
+                secret::forget(node.port(), secret);
+            }
             if self.topology == Topology::Postgres {
                 run::postgres::sweep(node);
             }

@@ -29,6 +29,7 @@ mod ports;
 mod process;
 mod proxy;
 mod run;
+mod secret;
 mod topology;
 mod wait;
 pub mod wire;

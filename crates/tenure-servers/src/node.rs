@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 use crate::ports::Port;
 use crate::process::{Launch, Process, log_for_people, tail};
 use crate::proxy::Proxy;
+use crate::run;
+use crate::secret::Secret;
 use crate::wire::{self, redis};
 
 /// One server process. Every method may be called from any thread.
@@ -26,6 +28,8 @@ pub struct Node {
     pub(crate) launch: Launch,
     pub(crate) stop: Signal,
     pub(crate) clock: Option<Clock>,
+    /// What it asks its clients for.
+    pub(crate) secret: Option<Secret>,
     pub(crate) process: Mutex<Option<Process>>,
 }
 
@@ -72,7 +76,23 @@ impl Node {
 
     /// The URL of this node alone.
     pub fn url(&self) -> String {
-        url(self.server, &self.address())
+        match self.server {
+            "mysql" => run::mysql::url(self),
+            server => url(server, &self.address(), self.secret.as_ref()),
+        }
+    }
+
+    /// The same at another address, such as that of a [`Proxy`] in front of it.
+    pub fn url_at(&self, address: &str) -> String {
+        self.url().replacen(&self.address(), address, 1)
+    }
+
+    /// The password that it asks its clients for, if it does.
+    pub fn password(&self) -> Option<String> {
+        match self.server {
+            "mysql" => run::mysql::password(self).ok(),
+            _ => self.secret.as_ref().map(|secret| secret.as_str().to_owned()),
+        }
     }
 
     /// The process id, while it runs.
@@ -218,6 +238,7 @@ impl Node {
             "consul" => wire::http::get(port, "/v1/agent/self").map(drop),
             "etcd" => wire::http::get(port, "/version").map(drop),
             "mariadb" => wire::mysql::Mysql::connect(port)?.query("select 1").map(drop),
+            "mysql" => run::mysql::ready(self),
             "postgres" => wire::postgres::Postgres::connect(port)?.query("select 1").map(drop),
             "redis" => expect(format!("{:?}", redis::ask(port, &["PING"])?), "PONG"),
             _ => expect(wire::zookeeper::four_letters(port, "ruok")?, "imok"),
@@ -245,12 +266,13 @@ fn running(process: &mut Option<Process>) -> Option<&mut Process> {
 }
 
 /// The URL of a server at these addresses, which are separated by commas.
-pub(crate) fn url(server: &str, addresses: &str) -> String {
+pub(crate) fn url(server: &str, addresses: &str, secret: Option<&Secret>) -> String {
+    let login = secret.map_or(String::new(), |secret| format!(":{}@", secret.as_str()));
     match server {
-        "mariadb" => format!("mysql://root@{addresses}/test"),
-        "postgres" => format!("postgres://postgres@{addresses}/postgres"),
+        "mariadb" => format!("mysql://root{login}{addresses}/test"),
+        "postgres" => format!("postgres://postgres{login}{addresses}/postgres"),
         "zookeeper" => format!("zk://{addresses}"),
-        _ => format!("{server}://{addresses}"),
+        _ => format!("{server}://{login}{addresses}"),
     }
 }
 

@@ -19,6 +19,7 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use crate::error::{Error, Result};
 use crate::ports::Port;
+use crate::secret::{self, Secret};
 use crate::wait::wait_until;
 use link::Link;
 
@@ -28,6 +29,8 @@ pub struct Proxy {
     port: Port,
     shared: Arc<Shared>,
     accepting: Option<JoinHandle<()>>,
+    /// What the server behind it asks for.
+    secret: Option<Secret>,
 }
 
 /// One of the two ways through a link.
@@ -72,7 +75,12 @@ impl Proxy {
                 move || accept(&listener, &(source, target), &shared)
             })
             .map_err(failed)?;
-        Ok(Self { port, shared, accepting: Some(accepting) })
+        // Whoever asks this port asks that server.
+        let secret = secret::of(target);
+        if let Some(secret) = &secret {
+            secret::remember(port.number(), secret);
+        }
+        Ok(Self { port, shared, accepting: Some(accepting), secret })
     }
 
     /// The port that clients connect to.
@@ -149,6 +157,9 @@ impl Drop for Proxy {
             drop(thread.join());
         }
         self.shared.reset();
+        if let Some(secret) = &self.secret {
+            secret::forget(self.port(), secret);
+        }
     }
 }
 

@@ -18,6 +18,8 @@ pub enum Topology {
     Etcd3,
     /// One MariaDB.
     Mariadb,
+    /// One MySQL.
+    Mysql,
     /// One PostgreSQL.
     Postgres,
     /// One Redis.
@@ -36,12 +38,13 @@ pub enum Topology {
 
 impl Topology {
     /// Every topology.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Consul,
         Self::Consul3,
         Self::Etcd,
         Self::Etcd3,
         Self::Mariadb,
+        Self::Mysql,
         Self::Postgres,
         Self::Redis,
         Self::Redis5,
@@ -59,6 +62,7 @@ impl Topology {
             Self::Etcd => "etcd",
             Self::Etcd3 => "etcd3",
             Self::Mariadb => "mariadb",
+            Self::Mysql => "mysql",
             Self::Postgres => "postgres",
             Self::Redis => "redis",
             Self::Redis5 => "redis5",
@@ -75,6 +79,7 @@ impl Topology {
             Self::Consul | Self::Consul3 => "consul",
             Self::Etcd | Self::Etcd3 => "etcd",
             Self::Mariadb => "mariadb",
+            Self::Mysql => "mysql",
             Self::Postgres => "postgres",
             Self::Redis | Self::Redis5 | Self::RedisCluster | Self::RedisSentinel => "redis",
             Self::Zookeeper | Self::Zookeeper3 => "zookeeper",
@@ -87,6 +92,7 @@ impl Topology {
             "consul" => &[Bundle::Consul],
             "etcd" => &[Bundle::Etcd],
             "mariadb" => &[Bundle::Mariadb],
+            "mysql" => &[Bundle::Mysql],
             "postgres" => &[Bundle::Postgres],
             "redis" => &[Bundle::Redis],
             _ => &[Bundle::Zookeeper, Bundle::Jre],

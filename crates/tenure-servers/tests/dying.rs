@@ -32,6 +32,7 @@ fn main() {
         Topology::Consul,
         Topology::Etcd3,
         Topology::Mariadb,
+        Topology::Mysql,
         Topology::Postgres,
         Topology::RedisSentinel,
         Topology::Zookeeper,

@@ -17,6 +17,7 @@ fn main() {
         cases::zookeeper::trials(),
         cases::consul::trials(),
         cases::sql::trials(),
+        cases::strangers::trials(),
     ];
     run(&arguments, trials.into_iter().flatten().collect()).exit();
 }

@@ -19,6 +19,6 @@ async fn main() -> tenure::Result<()> {
     let guards = acquire_all(&locks, keys.collect::<tenure::Result<_>>()?).await?;
     println!("{} locks are held, and renewed by one task", guards.len());
     drop(guards);
-    locks.flush().await;
+    locks.flush().await?;
     Ok(())
 }

@@ -58,7 +58,7 @@ pub(crate) async fn acquire(user: Arc<User>, ask: Ask) -> Result<Attempt<Guard>>
     }
     let (reply, mut answer) = oneshot::channel();
     let (give_up, given_up) = oneshot::channel();
-    let caller = Caller { shared: shared.clone(), give_up: Some(give_up) };
+    let caller = Caller { shared: shared.clone(), key: ask.key.clone(), give_up: Some(give_up) };
     let mut asking: Pin<Box<dyn Future<Output = ()> + Send>> =
         Box::pin(Asking::new(shared.clone(), ask, reply, given_up).run());
     // Where the tasks run on the caller's runtime, an ask that needs no waiting needs no task
@@ -82,6 +82,7 @@ pub(crate) async fn acquire(user: Arc<User>, ask: Ask) -> Result<Attempt<Guard>>
 /// wait for that.
 struct Caller {
     shared: Arc<Shared>,
+    key: Key,
     give_up: Option<oneshot::Sender<Pending>>,
 }
 
@@ -95,7 +96,7 @@ impl Drop for Caller {
     fn drop(&mut self) {
         if let Some(give_up) = self.give_up.take() {
             // If the ask has ended already, its grant is dropped with the answer's channel.
-            let _ended = give_up.send(self.shared.janitor.begin());
+            let _ended = give_up.send(self.shared.janitor.begin(self.key.clone()));
         }
     }
 }
@@ -132,8 +133,9 @@ enum End {
     Tell(Answer),
 }
 
-/// The ask has ended and its caller was told; what it may have left at the server is pending.
-struct Ended(Pending);
+/// The ask has ended and its caller was told; what it may have left at the server is pending, if it
+/// may have left anything.
+struct Ended(Option<Pending>);
 
 impl Asking {
     fn new(
@@ -166,7 +168,7 @@ impl Asking {
         self.shared.observers.tell(|| Event::Asked { key });
         match self.ask_until_granted().await {
             Ok(grip) => self.hand_over(grip),
-            Err(Ended(pending)) => self.withdraw(pending),
+            Err(ended) => self.withdraw(ended),
         }
     }
 
@@ -236,8 +238,13 @@ impl Asking {
             () = shared.clock.sleep_until(now + longest.max(pause)) => None,
             end = self.until_end(until) => return Err(self.end(end)),
         };
-        if let Some(grip) = pushed.and_then(|grant| self.grip(grant, self.answered)) {
-            return Ok(Some(grip));
+        if let Some(grant) = pushed {
+            if shared.is_closing() {
+                return Err(self.end(End::Tell(Err(closed()))));
+            }
+            if let Some(grip) = self.grip_pushed(grant) {
+                return Ok(Some(grip));
+            }
         }
         // An eager hint must not make a hot loop.
         tokio::select! {
@@ -281,7 +288,7 @@ impl Asking {
             shielded(|| on_busy(&busy));
         }
         if let Patience::None = self.ask.patience {
-            return Err(self.end(End::Tell(Ok(Attempt::Busy(busy)))));
+            return Err(self.refused(busy));
         }
         self.shared.tell_if_polled();
         self.last = Last::Busy(busy);
@@ -301,6 +308,8 @@ impl Asking {
         if give_up {
             return Err(self.end(End::Tell(Err(error))));
         }
+        let (key, cause) = (self.ask.key.clone(), error.clone());
+        self.shared.observers.tell(|| Event::Unavailable { key: Some(key), cause });
         self.pause = (self.pause * 2).clamp(FIRST_SILENT_PAUSE, MOST_SILENT_PAUSE);
         self.last = Last::Doubt(error);
         Ok(())
@@ -329,23 +338,46 @@ impl Asking {
         Some(Grip::new(Lease::new(held), shared.clone()))
     }
 
+    /// Makes a pushed grant ours. It counts from the last request that was answered, so that it is
+    /// shorter than what was asked for: a renewal makes up for that. Nobody renews a fixed lease,
+    /// which therefore asks once more: the same owner's request sets the whole ttl.
+    fn grip_pushed(&self, grant: Grant) -> Option<Grip> {
+        if self.ask.claim.fixed {
+            return None;
+        }
+        self.grip(grant, self.answered)
+    }
+
     /// Ends the ask: counts it as pending first, so that a `flush` after the answer waits for it.
     fn end(&mut self, end: End) -> Ended {
         match end {
-            End::GivenUp(pending) => Ended(pending.unwrap_or_else(|| self.shared.janitor.begin())),
+            End::GivenUp(pending) => Ended(Some(pending.unwrap_or_else(|| self.begin()))),
             End::Tell(answer) => {
-                let pending = self.shared.janitor.begin();
+                let pending = self.begin();
                 self.tell(answer);
-                Ended(pending)
+                Ended(Some(pending))
             }
         }
     }
 
+    /// Ends an ask that does not wait and was answered busy. Where such an answer leaves nothing
+    /// behind, there is nothing to take back, and the server is spared a second request.
+    fn refused(&mut self, busy: Busy) -> Ended {
+        let answer = Ok(Attempt::Busy(busy));
+        if !self.shared.info.busy_leaves_nothing || self.ask.claim.doubtful {
+            return self.end(End::Tell(answer));
+        }
+        self.tell(answer);
+        Ended(None)
+    }
+
     /// Takes back what the ask may have left at the server.
-    fn withdraw(self, pending: Pending) {
+    fn withdraw(self, Ended(pending): Ended) {
         let (key, waited) = (self.ask.key.clone(), self.shared.clock.now().since(self.started));
         self.shared.observers.tell(|| Event::Withdrawn { key, waited });
-        Janitor::withdraw(&self.shared, self.ask.claim, pending);
+        if let Some(pending) = pending {
+            Janitor::withdraw(&self.shared, self.ask.claim, pending);
+        }
     }
 
     fn tell(&mut self, answer: Answer) {
@@ -361,8 +393,12 @@ impl Asking {
         let Some(reply) = self.reply.take() else { return };
         if let Err(Ok(Attempt::Granted(grip))) = reply.send(Ok(Attempt::Granted(grip))) {
             let pending = self.given_up.try_recv();
-            grip.give_back(pending.unwrap_or_else(|_| self.shared.janitor.begin()));
+            grip.give_back(pending.unwrap_or_else(|_| self.begin()));
         }
+    }
+
+    fn begin(&self) -> Pending {
+        self.shared.janitor.begin(self.ask.key.clone())
     }
 
     fn waited(&self, busy: Busy) -> Busy {

@@ -38,11 +38,15 @@ use crate::token::FencingToken;
 /// 5. An outage longer than the ttl leaves nothing behind that keeps this client from the key.
 /// 6. Renewals do not share their fate: one that cannot be carried out delays no other beyond its
 ///    own limit.
-/// 7. A request that may have been carried out is not repeated inside a backend or layer: its
-///    unknown outcome is answered as `Unavailable`, so that the core releases with `doubtful` set.
+/// 7. A request that may have been carried out is not repeated inside a backend or layer, unless
+///    that remembers it until the release: its unknown outcome is answered as `Unavailable`, so
+///    that the core releases with `doubtful` set.
 /// 8. A pushed grant is void if a later response showed its token, or a higher one, with another.
 /// 9. A server that is demoted, read-only or out of its cluster is left: its connection is dropped,
 ///    and the next request follows to the new one.
+///
+/// Every claim that was asked for ends with a `release`, also a lost one, which the core repeats
+/// until it is answered; the exception is [`Info::busy_leaves_nothing`].
 ///
 /// In return the core makes the owner before the first byte is sent, asks again at least every
 /// third of the ttl while it waits, never asks faster than a floor after a hint, counts a lease
@@ -211,6 +215,10 @@ pub struct Info {
     /// After how many ttls, at the latest, the server frees the lock of a holder that it no longer
     /// hears from. The holder itself never counts on more than one.
     pub freed_after: u32,
+    /// Whether a busy response to a claim that does not wait leaves nothing of it behind, neither
+    /// at the server nor in the backend. The client then spares the release that ends every other
+    /// claim.
+    pub busy_leaves_nothing: bool,
 }
 
 impl Info {
@@ -226,6 +234,7 @@ impl Info {
             min_ttl: Duration::from_millis(1),
             max_ttl: Duration::from_secs(24 * 60 * 60),
             freed_after: 1,
+            busy_leaves_nothing: false,
         }
     }
 }

@@ -3,6 +3,10 @@
 //! The client's own thread does the work, so nothing here needs a runtime, and renewals go on while
 //! your code computes or sleeps. Do not call it from async code: it blocks the thread.
 //!
+//! That thread does not come along when the process forks (a program that makes itself a daemon
+//! does): in the child every verb is an error of kind [`Closed`](crate::ErrorKind::Closed), the
+//! lock stays with the parent, and `check` tells when it ends. Fork first, then connect.
+//!
 //! # Examples
 //!
 //! ```
@@ -105,8 +109,13 @@ impl Client {
     }
 
     /// Returns when everything that was dropped so far has been given back.
-    pub fn flush(&self) {
-        wait(self.0.flush());
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if the server has not confirmed a release by the time that its lease should be
+    /// over.
+    pub fn flush(&self) -> Result<()> {
+        wait(self.0.flush())
     }
 
     /// Ends this client in good order. See [`Client::shutdown`](crate::Client::shutdown).
@@ -172,6 +181,7 @@ impl Lock {
     ///
     /// As for [`Lock::acquire`](crate::Lock::acquire).
     pub fn acquire(&self) -> Result<Guard> {
+        self.check_process()?;
         wait(self.0.acquire()).map(Guard)
     }
 
@@ -181,6 +191,7 @@ impl Lock {
     ///
     /// As for [`Lock::acquire_within`](crate::Lock::acquire_within).
     pub fn acquire_within(&self, patience: Duration) -> Result<Attempt<Guard>> {
+        self.check_process()?;
         Ok(wait(self.0.acquire_within(patience))?.map(Guard))
     }
 
@@ -190,6 +201,7 @@ impl Lock {
     ///
     /// As for [`Lock::try_acquire`](crate::Lock::try_acquire).
     pub fn try_acquire(&self) -> Result<Attempt<Guard>> {
+        self.check_process()?;
         Ok(wait(self.0.try_acquire())?.map(Guard))
     }
 
@@ -218,6 +230,10 @@ impl Lock {
     /// `Unavailable` and the like; `Unsupported` where the server cannot.
     pub fn evict(&self, token: FencingToken) -> Result<bool> {
         wait(self.0.evict(token))
+    }
+
+    fn check_process(&self) -> Result<()> {
+        self.0.client().shared().home.check()
     }
 }
 
@@ -278,6 +294,11 @@ impl Guard {
     ///
     /// As for [`Guard::release`](crate::Guard::release).
     pub fn release(self) -> Result<()> {
+        if let Err(error) = self.0.user().shared.home.check() {
+            // The lock is the parent's. Not even dropped: that would tell observers of a release.
+            std::mem::forget(self.0);
+            return Err(error);
+        }
         wait(self.0.release())
     }
 }

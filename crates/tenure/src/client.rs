@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::backend::{Info, Note, Scope};
 use crate::claim::{Holding, LostReason};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::janitor::Janitor;
 use crate::key::Key;
@@ -24,7 +24,7 @@ use crate::shared::{Shared, User};
 /// let locks = tenure::connect("memory:").await?;
 /// let guard = locks.lock("orders/42").acquire().await?;
 /// drop(guard);
-/// locks.flush().await;
+/// locks.flush().await?;
 /// locks.shutdown(Duration::from_secs(5)).await?;
 /// # Ok(()) }
 /// ```
@@ -108,20 +108,32 @@ impl Client {
 
     /// Returns when everything that was dropped so far has been given back.
     ///
+    /// # Errors
+    ///
+    /// `Unavailable` if the server has not confirmed a release by the time that its lease should be
+    /// over; the message names the key. The release is still repeated, for as long as the client
+    /// lives.
+    ///
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future has no effect.
-    pub fn flush(&self) -> impl Future<Output = ()> + Send + use<> {
-        let janitor = self.shared().janitor.clone();
-        async move { janitor.flush().await }
+    pub fn flush(&self) -> impl Future<Output = Result<()>> + Send + use<> {
+        let shared = self.shared().clone();
+        async move {
+            let home = shared.clone();
+            home.home.run(async move { shared.janitor.flush(&shared).await }).await?
+        }
     }
 
     /// Ends this client in good order: no new claims, holders may finish for as long as `grace`,
-    /// then everything is released, and only then does renewing stop.
+    /// then everything is released, and only then does renewing stop. What was dropped before, and
+    /// what ends by this, is waited for too: for what is left of `grace`, and at least for as long
+    /// as one response may take.
     ///
     /// # Errors
     ///
-    /// `Unavailable` if the server did not confirm a release: that lock ends with its lease.
+    /// `Unavailable` if the server did not confirm a release; the message names the key. That lock
+    /// ends with its lease.
     ///
     /// # Cancel safety
     ///
@@ -165,6 +177,7 @@ impl Client {
 
 /// Lets holders finish, then releases what they left.
 async fn end(shared: &Arc<Shared>, grace: Duration) -> Result<()> {
+    let until = shared.clock.now() + grace;
     tokio::select! {
         () = shared.keeper.until_empty() => {}
         () = shared.clock.sleep(grace) => {}
@@ -174,19 +187,18 @@ async fn end(shared: &Arc<Shared>, grace: Duration) -> Result<()> {
         .all()
         .into_iter()
         .filter_map(|held| {
-            let end = held.end();
-            held.finish(LostReason::Released).ok()?;
+            let pending = shared.janitor.begin(held.key.clone());
+            held.finish(LostReason::Shutdown).ok()?;
             shared.keeper.forget(&held);
-            Some(Janitor::release(shared, held.claim.clone(), end))
+            Some(Janitor::release(shared, held.claim.clone(), pending))
         })
         .collect();
-    let mut result = Ok(());
-    for release in releases {
-        let closed = || Error::new(ErrorKind::Closed, "the client's background thread has ended");
-        match release.await.unwrap_or_else(|_| Err(closed())) {
-            Ok(_) => {}
-            Err(error) => result = Err(error),
-        }
+    let longest = Shared::answer_limit(shared.info.max_ttl);
+    // Every one of them is tried, whatever becomes of the others.
+    futures_util::future::join_all(releases).await;
+    let until = until.max(shared.clock.now() + longest);
+    tokio::select! {
+        flushed = shared.janitor.flush(shared) => flushed,
+        () = shared.clock.sleep_until(until) => shared.janitor.unconfirmed(shared.info.name),
     }
-    result
 }

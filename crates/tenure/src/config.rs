@@ -1,6 +1,8 @@
 //! Where the lock server is and how to use it: one URL, and what else code may want to say.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -9,8 +11,10 @@ use std::time::Duration;
 use crate::backend::{Backend, Note, Reach};
 use crate::backends;
 use crate::client::{Client, Defaults};
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::home::Home;
+use crate::hosted::Hosted;
 use crate::observe::{Event, Observers};
 use crate::options::Options;
 use crate::shared::Shared;
@@ -19,12 +23,15 @@ use crate::shared::Shared;
 ///
 /// | option in the URL | method | meaning |
 /// |---|---|---|
-/// | `?prefix=app/` | [`prefix`](Config::prefix) | before every key, hidden again in answers |
+/// | `?prefix=app/` | [`prefix`](Config::prefix) | before every key, hidden again in answers; end it with a separator |
 /// | `?owner=web-3` | [`owner`](Config::owner) | what others see as the holder |
 /// | `?ttl=10s` | [`ttl`](Config::ttl) | default lease of this client's locks |
 /// | `?renew=3s` | [`renew_every`](Config::renew_every) | how often a lease is renewed |
-/// | `?outage=1m` | [`outage`](Config::outage) | how long `acquire` bears a dead server |
+/// | `?outage=1m` | [`outage`](Config::outage) | how long `connect` and `acquire` bear a dead server |
 /// | `?password_file=/run/secrets/lock` | [`password`](Config::password) | keeps the secret out of the URL |
+///
+/// A URL is trusted input: it names the server that everything is sent to, and a file that is read
+/// for it (a regular one, of 64 KB at most).
 ///
 /// # Examples
 ///
@@ -65,7 +72,8 @@ impl Config {
         }
     }
 
-    /// Put this before every key; answers hide it again.
+    /// Put this before every key; answers hide it again. End it with a separator: `app` and the key
+    /// `s/x` are the same lock as `apps/` and the key `x`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Config {
         self.prefix = prefix.into();
         self
@@ -83,13 +91,19 @@ impl Config {
         self
     }
 
-    /// How often leases are renewed: every third of the ttl unless set.
+    /// How often leases are renewed: every third of the ttl unless set. More often finds out sooner
+    /// that a lock is lost, and leaves more tries if a renewal fails; it has to be less than a ttl.
     pub fn renew_every(mut self, interval: Duration) -> Config {
         self.renew_every = Some(interval);
         self
     }
 
-    /// How long `acquire` bears a server that does not answer: one ttl unless set.
+    /// How long a server that cannot be reached or does not answer is borne: it is asked again and
+    /// again meanwhile, and [`Event::Unavailable`] tells so.
+    ///
+    /// `acquire` bears it for one ttl unless this is set, and `acquire_within` for as long as it
+    /// waits. [`connect`](Config::connect) fails at the first refusal unless this is set: then a
+    /// service may start before its server does.
     pub fn outage(mut self, limit: Duration) -> Config {
         self.outage = Some(limit);
         self
@@ -110,7 +124,8 @@ impl Config {
         self
     }
 
-    /// Connects: proves address and credentials once.
+    /// Connects: proves address and credentials once. A server that is down is an error at once,
+    /// unless [`outage`](Config::outage) says for how long to bear that.
     ///
     /// # Errors
     ///
@@ -123,11 +138,48 @@ impl Config {
     pub async fn connect(self) -> Result<Client> {
         let options = self.checked()?;
         let home = if is_local(&options) { Home::caller() } else { Home::thread()? };
-        let backend = open_at(&home, options).await?;
+        let backend = open_at(&home, self.open_patiently(options)).await?;
         Ok(self.build(backend, home))
     }
 
-    /// The bare backend, to put layers around it; give the result to [`over`](Config::over).
+    /// Connects, with layers around the backend. They run on the client's own thread, as the
+    /// backend does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect`](Config::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future closes what was opened.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+    /// use std::time::Duration;
+    /// use tenure::{Config, layers::{Retry, Timeout}};
+    ///
+    /// let config: Config = "memory:".parse()?;
+    /// let locks = config.connect_with(|backend| {
+    ///     Retry::new(Timeout::new(backend, Duration::from_secs(1)), 3, Duration::from_millis(50))
+    /// }).await?;
+    /// locks.lock("a").acquire().await?.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn connect_with<B: Backend>(
+        self,
+        layers: impl FnOnce(Arc<dyn Backend>) -> B,
+    ) -> Result<Client> {
+        let options = self.checked()?;
+        let home = if is_local(&options) { Home::caller() } else { Home::thread()? };
+        let backend = layers(open_at(&home, self.open_patiently(options)).await?);
+        Ok(self.build(Arc::new(backend), home))
+    }
+
+    /// The bare backend, to be called by itself, or to be given to [`over`](Config::over). It has a
+    /// thread of its own, on which every call runs; a client over it has another. To put layers
+    /// around the backend of a client, [`connect_with`](Config::connect_with) needs only one.
     ///
     /// # Errors
     ///
@@ -138,7 +190,14 @@ impl Config {
     /// **Cancel safe.** Dropping the future closes what was opened.
     pub fn open(&self) -> impl Future<Output = Result<Arc<dyn Backend>>> + Send + use<> {
         let options = self.options();
-        async move { backends::open(options?).await }
+        async move {
+            let options = options?;
+            if is_local(&options) {
+                return backends::open(options).await;
+            }
+            let hosted = Hosted::open(backends::open(options)).await?;
+            Ok(Arc::new(hosted) as Arc<dyn Backend>)
+        }
     }
 
     /// A client with these settings over that backend. A prefix that cannot begin a key is reported
@@ -163,8 +222,33 @@ impl Config {
     pub fn connect_blocking(self) -> Result<crate::blocking::Client> {
         // Always on a thread of its own: there may be no runtime at all.
         let (options, home) = (self.checked()?, Home::thread()?);
-        let backend = crate::blocking::wait(open_at(&home, options))?;
+        let backend = crate::blocking::wait(open_at(&home, self.open_patiently(options)))?;
         Ok(crate::blocking::Client::new(self.build(backend, home)))
+    }
+
+    /// Opens the backend, again and again if the server cannot be reached, until `outage` is over.
+    fn open_patiently(
+        &self,
+        options: Options,
+    ) -> impl Future<Output = Result<Arc<dyn Backend>>> + Send + use<> {
+        let (outage, observers) = (self.outage.unwrap_or_default(), self.observers.clone());
+        async move {
+            let (clock, mut pause) = (Clock::Boot, FIRST_PAUSE);
+            let end = clock.now() + outage;
+            loop {
+                let opened = backends::open(options.clone()).await;
+                let left = end.since(clock.now());
+                match &opened {
+                    Err(error) if error.kind() == ErrorKind::Unavailable && !left.is_zero() => {
+                        let cause = error.clone();
+                        observers.tell(|| Event::Unavailable { key: None, cause });
+                    }
+                    Ok(_) | Err(_) => return opened,
+                }
+                clock.sleep(pause.min(left)).await;
+                pause = (pause * 2).min(MOST_PAUSE);
+            }
+        }
     }
 
     fn options(&self) -> Result<Options> {
@@ -233,24 +317,36 @@ impl fmt::Debug for Config {
 }
 
 /// Opens the backend where its tasks are to run.
-async fn open_at(home: &Home, options: Options) -> Result<Arc<dyn Backend>> {
-    if home.is_caller() {
-        return backends::open(options).await;
-    }
-    home.run(backends::open(options)).await?
+async fn open_at(
+    home: &Home,
+    opening: impl Future<Output = Result<Arc<dyn Backend>>> + Send + 'static,
+) -> Result<Arc<dyn Backend>> {
+    if home.is_caller() { opening.await } else { home.run(opening).await? }
 }
 
 fn is_local(options: &Options) -> bool {
     options.scheme() == "memory"
 }
 
+/// Of a regular file that is not large: `/dev/zero` has no end, and a pipe may have no beginning.
 fn read_secret(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        let message = format!("cannot read the password file `{}`: {error}", path.display());
+    let failed = |why: &dyn fmt::Display| {
+        let message = format!("cannot read the password file `{}`: {why}", path.display());
         Error::new(ErrorKind::Invalid, message)
-    })?;
+    };
+    if !std::fs::metadata(path).map_err(|error| failed(&error))?.is_file() {
+        return Err(failed(&"it is not a regular file"));
+    }
+    let (file, mut text) = (File::open(path).map_err(|error| failed(&error))?, String::new());
+    file.take(MOST + 1).read_to_string(&mut text).map_err(|error| failed(&error))?;
+    if text.len() as u64 > MOST {
+        return Err(failed(&"it is larger than 64 KB"));
+    }
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
+
+/// The largest file of a password, in bytes.
+const MOST: u64 = 64 * 1024;
 
 fn program() -> String {
     let path = std::env::args_os().next().unwrap_or_default();
@@ -261,6 +357,10 @@ fn program() -> String {
 fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
+
+/// The pauses between attempts to reach a server.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const MOST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Long enough to bear a short outage, short enough that a crash does not stop a service for long.
 const DEFAULT_TTL: Duration = Duration::from_secs(30);

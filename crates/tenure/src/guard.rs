@@ -118,9 +118,11 @@ impl Guard {
     /// happens.
     pub async fn release(self) -> Result<()> {
         let Guard { grip, user } = self;
+        let lease = grip.lease.clone();
         let result = match Arc::into_inner(grip) {
             Some(grip) => grip.release().await,
-            None => Ok(()),
+            // An outer guard goes on holding, if there is still something to hold.
+            None => lease.check().map(drop).map_err(Error::from),
         };
         drop(user);
         result
@@ -143,14 +145,12 @@ impl Grip {
         let (held, shared) = (self.lease.held().clone(), self.shared.clone());
         // Look at the clock first: a lease that has ended is lost whatever the server still thinks.
         let ended = held.over_by(shared.clock.now());
-        let end = held.end();
-        match ended.map_or_else(|| held.finish(LostReason::Released), Err) {
-            Ok(()) => {}
-            Err(LostReason::Released) => return Ok(()),
-            Err(reason) => return Err(held.lost_by(reason).into()),
+        let pending = shared.janitor.begin(held.key.clone());
+        if let Err(reason) = ended.map_or_else(|| held.finish(LostReason::Released), Err) {
+            return Err(held.lost_by(reason).into());
         }
         self.forget();
-        let answer = Janitor::release(&shared, held.claim.clone(), end).await;
+        let answer = Janitor::release(&shared, held.claim.clone(), pending).await;
         match answer {
             Ok(Ok(true)) => Ok(()),
             Ok(Ok(false)) => Err(held.lost_by(held.likely_reason()).into()),
@@ -183,7 +183,8 @@ impl Drop for Grip {
         if held.finish(LostReason::Released).is_ok() {
             self.forget();
             // Nobody waits for the answer; the janitor sees it through.
-            Janitor::withdraw(&self.shared, held.claim.clone(), self.shared.janitor.begin());
+            let pending = self.shared.janitor.begin(held.key.clone());
+            Janitor::withdraw(&self.shared, held.claim.clone(), pending);
         }
     }
 }

@@ -35,6 +35,24 @@ impl Home {
         matches!(self, Home::Caller(_))
     }
 
+    /// Whether this process is a copy that `fork` made of the client's: threads are not copied.
+    pub(crate) fn is_forked(&self) -> bool {
+        let thread = match self {
+            Home::Caller(fallback) => fallback.get(),
+            Home::Thread(thread) => Some(thread),
+        };
+        thread.is_some_and(|thread| thread.process != std::process::id())
+    }
+
+    /// Refuses what would wait for ever: after a `fork`, nobody works here.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` in the copy.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_forked() { Err(ended_by_fork()) } else { Ok(()) }
+    }
+
     /// Whether the current thread is the one that the tasks run on: it must not wait for them.
     pub(crate) fn is_here(&self) -> bool {
         match self {
@@ -59,8 +77,12 @@ impl Home {
         Pin::new(future).poll(context)
     }
 
-    /// Runs a task. `false` if there is no runtime and no thread could be started.
+    /// Runs a task. `false` if there is no runtime and no thread could be started, or if the thread
+    /// stayed behind in the process that forked this one.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let handle = match self {
             Home::Thread(thread) => Some(thread.handle.clone()),
             Home::Caller(fallback) => {
@@ -81,10 +103,29 @@ impl Home {
         &self,
         task: impl Future<Output = T> + Send + 'static,
     ) -> Result<T> {
+        self.check()?;
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let task = async move {
             // The caller may have gone away; then nobody wants the output.
             let _unwanted = sender.send(task.await);
+        };
+        if self.spawn(task) { receiver.await.map_err(|_| ended()) } else { Err(ended()) }
+    }
+
+    /// Runs a task here for as long as the caller awaits it: dropping the future drops the task.
+    pub(crate) async fn run_while_wanted<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T> {
+        self.check()?;
+        let (mut sender, receiver) = tokio::sync::oneshot::channel();
+        let task = async move {
+            let output = tokio::select! {
+                biased;
+                output = task => output,
+                () = sender.closed() => return,
+            };
+            let _unwanted = sender.send(output);
         };
         if self.spawn(task) { receiver.await.map_err(|_| ended()) } else { Err(ended()) }
     }
@@ -102,10 +143,17 @@ fn ended() -> Error {
     Error::new(ErrorKind::Closed, "the client's background thread has ended")
 }
 
+fn ended_by_fork() -> Error {
+    let message = "this client belongs to the process before the fork; connect anew in the child";
+    Error::new(ErrorKind::Closed, message)
+}
+
 /// A thread with a small runtime on it, which ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Thread {
     id: ThreadId,
+    /// Where it runs: not in what that process forks.
+    process: u32,
     handle: Handle,
     stop: Arc<Notify>,
 }
@@ -128,7 +176,7 @@ impl Thread {
                 runtime.shutdown_background();
             })
             .map_err(unavailable)?;
-        Ok(Thread { id: thread.thread().id(), handle, stop })
+        Ok(Thread { id: thread.thread().id(), process: std::process::id(), handle, stop })
     }
 }
 

@@ -2,8 +2,13 @@
 //!
 //! Only the server's word or the end of the lease ends a lock here. A failed renewal is doubt: it
 //! is tried again until the lease ends.
+//!
+//! Renewals do not share their fate. One call has one limit, so that only claims whose own limits
+//! are alike go together: else a short lease that fails would take a long one along again and
+//! again. And what failed together is tried again apart: one claim whose server is frozen, or whose
+//! row is blocked, must not keep the others in doubt until their leases end.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,15 +55,24 @@ struct Entry {
     renew_at: Moment,
     /// `NEVER` while the backend's hint is awaited.
     watch_at: Moment,
+    /// With how many claims at most it is renewed in one call.
+    company: usize,
 }
 
 /// What is to be done now, and when to look again.
 #[derive(Debug)]
 struct Work {
     over: Vec<(Arc<Held>, LostReason)>,
-    renew: Vec<Arc<Held>>,
+    renew: Vec<Due>,
     watch: Vec<Arc<Held>>,
     next: Moment,
+}
+
+/// A renewal to be sent, and which others may go along.
+#[derive(Debug)]
+struct Due {
+    held: Arc<Held>,
+    company: usize,
 }
 
 /// The answers to one call of `renew`.
@@ -85,11 +99,21 @@ impl Keeper {
     pub(crate) fn adopt(shared: &Arc<Shared>, held: Arc<Held>, sent: Moment, ttl: Duration) {
         let keeper = &shared.keeper;
         let mut book = keeper.book();
+        if book.stopped {
+            // Nobody would renew it, nor tell its end: it is over at once.
+            drop(book);
+            if held.finish(LostReason::Shutdown).is_ok() {
+                let pending = shared.janitor.begin(held.key.clone());
+                Janitor::withdraw(shared, held.claim.clone(), pending);
+            }
+            return;
+        }
         // A pushed grant may have a shorter lease than was asked for: then renew it sooner.
         let renew_at = held.renew_every.map_or(Moment::NEVER, |every| sent + every.min(ttl / 3));
         // The hint is asked for only when a lock is held for longer than a moment: most are not.
         let watch_at = held.since + WATCH_AFTER;
-        let entry = Entry { held, listed: Moment::NEVER, renew_at, watch_at };
+        let listed = Moment::NEVER;
+        let entry = Entry { held, listed, renew_at, watch_at, company: BATCH };
         if book.insert(entry) {
             keeper.woken.notify_one();
         }
@@ -183,7 +207,7 @@ impl Book {
             let soon = entry.held.renew_every.map_or(now, |every| now + every / 10);
             if entry.renew_at <= soon.min(horizon) {
                 entry.renew_at = Moment::NEVER;
-                work.renew.push(entry.held.clone());
+                work.renew.push(Due { held: entry.held.clone(), company: entry.company });
             }
             self.insert(entry);
         }
@@ -220,9 +244,7 @@ async fn run(running: Running) {
         for (held, reason) in work.over {
             bury(shared, &held, reason);
         }
-        for batch in work.renew.chunks(BATCH) {
-            calls.push(renew(shared.clone(), batch.to_vec()));
-        }
+        calls.extend(batches(work.renew).into_iter().map(|batch| renew(shared.clone(), batch)));
         watches.extend(work.watch.into_iter().map(|held| watch(shared.clone(), held)));
         tokio::select! {
             // In one order, so that a schedule can be played again; answers before new work, which
@@ -252,6 +274,20 @@ impl Drop for Running {
     }
 }
 
+/// Sorts renewals into calls: together go those that may have the same company, and whose limits
+/// are within a factor of two.
+fn batches(due: Vec<Due>) -> Vec<Vec<Arc<Held>>> {
+    let mut groups: BTreeMap<(usize, u32), Vec<Arc<Held>>> = BTreeMap::new();
+    for Due { held, company } in due {
+        let limit = Shared::answer_limit(held.claim.ttl).as_millis();
+        groups.entry((company, limit.max(1).ilog2())).or_default().push(held);
+    }
+    let calls = groups.into_iter().flat_map(|((company, _), group)| {
+        group.chunks(company).map(<[_]>::to_vec).collect::<Vec<_>>()
+    });
+    calls.collect()
+}
+
 async fn renew(shared: Arc<Shared>, batch: Vec<Arc<Held>>) -> Renewal {
     let sent = shared.clock.now();
     let min_ttl = shared.info.min_ttl;
@@ -270,6 +306,7 @@ async fn renew(shared: Arc<Shared>, batch: Vec<Arc<Held>>) -> Renewal {
 /// Takes the answers down.
 fn settle(shared: &Arc<Shared>, renewal: Renewal) {
     let sent = renewal.sent;
+    let apart = (renewal.answers.len() / SPLIT).max(1);
     for (held, answer) in renewal.answers {
         match answer {
             Ok(ttl) => confirm(shared, &held, sent, ttl),
@@ -277,7 +314,7 @@ fn settle(shared: &Arc<Shared>, renewal: Renewal) {
                 let reason = error.gone_reason().unwrap_or_else(|| held.likely_reason());
                 lose(shared, &held, reason);
             }
-            Err(error) => doubt(shared, &held, error),
+            Err(error) => doubt(shared, &held, apart, error),
         }
     }
 }
@@ -286,7 +323,10 @@ fn confirm(shared: &Shared, held: &Held, sent: Moment, ttl: Duration) {
     let Some(margin) = held.extend(sent, ttl) else { return };
     let next = held.renew_every.map_or(Moment::NEVER, |every| sent + every.min(ttl / 2));
     let number = held.claim.owner.number();
-    shared.keeper.book().reschedule(number, |entry| entry.renew_at = next);
+    shared.keeper.book().reschedule(number, |entry| {
+        entry.renew_at = next;
+        entry.company = BATCH;
+    });
     let (key, token) = (held.key.clone(), held.token);
     shared.observers.tell(|| Event::Renewed { key, token, margin });
 }
@@ -302,11 +342,15 @@ fn lose(shared: &Arc<Shared>, held: &Arc<Held>, reason: LostReason) {
     }
 }
 
-fn doubt(shared: &Shared, held: &Held, cause: Error) {
+/// The server did not say whether the lock is still ours: ask again soon, in smaller company.
+fn doubt(shared: &Shared, held: &Held, apart: usize, cause: Error) {
     let now = shared.clock.now();
     let pause = (held.claim.ttl / 20).clamp(Duration::from_millis(5), Duration::from_secs(1));
     let number = held.claim.owner.number();
-    shared.keeper.book().reschedule(number, |entry| entry.renew_at = now + pause);
+    shared.keeper.book().reschedule(number, |entry| {
+        entry.renew_at = now + pause;
+        entry.company = entry.company.min(apart);
+    });
     let (key, token, margin) = (held.key.clone(), held.token, held.end().since(now));
     shared.observers.tell(|| Event::Doubt { key, token, margin, cause });
 }
@@ -314,15 +358,13 @@ fn doubt(shared: &Shared, held: &Held, cause: Error) {
 /// A lock is over that its guard did not release.
 fn bury(shared: &Arc<Shared>, held: &Arc<Held>, reason: LostReason) {
     shared.keeper.emptied.notify_waiters();
-    if reason == LostReason::Released {
+    if matches!(reason, LostReason::Released | LostReason::Shutdown) {
         return;
     }
     shared.observers.tell(|| Event::Lost(held.lost_by(reason)));
-    // The server may not know yet, if it heard a renewal whose answer we missed: nobody should have
-    // to wait for the rest of that lease.
-    if matches!(reason, LostReason::Expired | LostReason::MaxHold) {
-        Janitor::withdraw(shared, held.claim.clone(), shared.janitor.begin());
-    }
+    // Every claim ends with a release, also a lost one: the backend may keep something of it, and
+    // the server may not know that it is over, if it heard a renewal whose answer we missed.
+    Janitor::withdraw(shared, held.claim.clone(), shared.janitor.begin(held.key.clone()));
 }
 
 /// Awaits the backend's hint that a lock may be gone, for as long as it is held.
@@ -354,3 +396,6 @@ const WATCH_AGAIN: Duration = Duration::from_millis(250);
 const COALESCE: Duration = Duration::from_secs(1);
 /// How many renewals go into one call.
 const BATCH: usize = 500;
+/// Into how many calls a call that failed is split. There is time for two or three tries before the
+/// lease ends, so that they have to be small at once.
+const SPLIT: usize = 32;

@@ -217,16 +217,21 @@ impl Lock {
         let (lock, claim) = (self.clone(), self.claim());
         async move {
             let (_, claim) = claim?;
+            let mut floor = FIRST_FLOOR;
             while lock.holding().await?.is_some() {
                 let (shared, claim) = (lock.client.shared().clone(), claim.clone());
                 let wait = async move {
+                    let look = shared.clock.now() + floor;
                     tokio::select! {
                         _hint = shared.backend.until_free(&claim) => {}
                         // Covers a lost message.
                         () = shared.clock.sleep(LOOK_AGAIN) => {}
                     }
+                    // An eager hint must not make a hot loop.
+                    shared.clock.sleep_until(look).await;
                 };
                 lock.client.shared().home.run(wait).await?;
+                floor = (floor * 2).min(LAST_FLOOR);
             }
             Ok(())
         }
@@ -320,3 +325,6 @@ impl fmt::Debug for Settings {
 
 /// How often a watcher without a place in the queue looks for itself.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The shortest time between two of its looks, at first and at last.
+const FIRST_FLOOR: Duration = Duration::from_millis(1);
+const LAST_FLOOR: Duration = Duration::from_millis(100);

@@ -90,6 +90,15 @@ pub enum Event {
         /// What was left of the lease when the answer came.
         margin: Duration,
     },
+    /// The server could not be reached, did not answer or cannot grant anything now, when a client
+    /// connected or a lock was asked for. It is tried again, for as long as `outage` or the
+    /// caller's patience lasts.
+    Unavailable {
+        /// Which lock; `None` while the client connects.
+        key: Option<Key>,
+        /// What the backend said.
+        cause: Error,
+    },
     /// Somebody gave up: patience over, an error, or a dropped future.
     Withdrawn {
         /// Which lock.

@@ -141,10 +141,16 @@ pub(crate) struct User {
 
 impl Drop for User {
     fn drop(&mut self) {
+        if self.shared.home.is_forked() {
+            // Nobody here gives anything back, and what a copy would close is still in use by the
+            // process that it was made of: sockets, and their places in its event queue.
+            return std::mem::forget(self.shared.clone());
+        }
         // At the end of `main` nobody else would wait for a release that is on its way.
         if !self.shared.home.is_here() {
-            self.shared.janitor.wait(LAST_WAIT);
+            self.shared.janitor.wait(self.shared.clock.now(), LAST_WAIT);
         }
+        self.shared.janitor.close();
         self.shared.keeper.stop();
     }
 }

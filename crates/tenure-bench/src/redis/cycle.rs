@@ -25,10 +25,10 @@ pub(crate) fn compare_many_tasks(rounds: usize) -> Result<Comparison> {
 
 fn compare(rounds: usize, repeat: u32, tasks: usize) -> Result<Comparison> {
     let cluster = servers(Topology::Redis)?;
-    let (port, url) = (cluster.node().port(), cluster.url());
+    let url = cluster.url();
     let runtime = runtime()?;
-    let bare = Arc::new(runtime.block_on(Bare::connect(port))?);
-    let rslock = LockManager::new(vec![format!("redis://127.0.0.1:{port}")]);
+    let bare = Arc::new(runtime.block_on(Bare::connect(&url))?);
+    let rslock = LockManager::new(vec![url.clone()]);
     let client = runtime.block_on(tenure::connect(&url))?;
     let plain = runtime.block_on(tenure::connect(&format!("{url}?layout=plain")))?;
     let (runtime, other) = (&runtime, bare.clone());
@@ -53,8 +53,8 @@ fn compare(rounds: usize, repeat: u32, tasks: usize) -> Result<Comparison> {
 pub(crate) fn compare_five(rounds: usize) -> Result<Comparison> {
     let cluster = servers(Topology::Redis5)?;
     let runtime = runtime()?;
-    let url = |node: &tenure_servers::Node| format!("redis://127.0.0.1:{}", node.port());
-    let rslock = LockManager::new(cluster.nodes().iter().map(url).collect());
+    let nodes = cluster.nodes().iter();
+    let rslock = LockManager::new(nodes.map(tenure_servers::Node::url).collect());
     // The nodes have just been started; nothing can be forgotten that they never had.
     let url = cluster.url() + "?nodes=durable";
     let client = runtime.block_on(tenure::connect(&url))?;
@@ -109,8 +109,8 @@ struct Bare {
 }
 
 impl Bare {
-    async fn connect(port: u16) -> Result<Bare> {
-        let client = ::redis::Client::open(format!("redis://127.0.0.1:{port}?protocol=resp3"))?;
+    async fn connect(url: &str) -> Result<Bare> {
+        let client = ::redis::Client::open(format!("{url}?protocol=resp3"))?;
         let script = |own: &str| {
             let layout = include_str!("../../../tenure/src/backends/redis/lua/redisson.lua");
             let common = include_str!("../../../tenure/src/backends/redis/lua/common.lua");

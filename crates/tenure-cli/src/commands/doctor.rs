@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use serde::Serialize;
+use tenure::backend::Reach;
 use tenure::{Finding, Grade, blocking};
 
 use crate::args::Doctor;
@@ -20,7 +21,8 @@ struct Row<'a> {
 }
 
 pub(super) fn run(client: &blocking::Client, args: &Doctor) -> Result<u8, Failure> {
-    let findings = client.examine()?;
+    let mut findings = client.examine()?;
+    findings.extend(reach_found(client.info().reach));
     if args.json {
         let rows: Vec<_> = findings.iter().map(row).collect();
         output::print_json(&rows)?;
@@ -29,6 +31,17 @@ pub(super) fn run(client: &blocking::Client, args: &Doctor) -> Result<u8, Failur
     }
     let fault = findings.iter().any(|finding| finding.grade == Grade::Fault);
     Ok(if fault { exit::NO } else { exit::DONE })
+}
+
+/// A store of one machine is all right, unless its users are on several.
+fn reach_found(reach: Reach) -> Option<Finding> {
+    let whom = match reach {
+        Reach::Process => "this process",
+        Reach::Machine => "this machine",
+        _ => return None,
+    };
+    let finding = Finding::new(Grade::Notice, "reach", format!("excludes {whom} only"));
+    Some(finding.advise("name a server if other machines take the same locks"))
 }
 
 fn row(finding: &Finding) -> Row<'_> {

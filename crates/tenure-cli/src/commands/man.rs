@@ -33,12 +33,22 @@ fn write(out: &mut Vec<u8>, command: Command) -> std::io::Result<()> {
     for (name, meaning) in ENVIRONMENT {
         writeln!(out, ".TP\n{name}\n{meaning}")?;
     }
+    writeln!(out, ".SH FILES")?;
+    for (name, meaning) in FILES {
+        writeln!(out, ".TP\n{name}\n{meaning}")?;
+    }
     Ok(())
 }
 
 const ENVIRONMENT: &[(&str, &str)] = &[
-    ("TENURE_URL", "Where the locks live, if --url is not given."),
+    ("TENURE_URL", "Where the locks live, if --url is not given; set for the command of run."),
+    ("TENURE_REACH", "With network, a store of one machine is refused, as by --reach."),
     ("TENURE_KEY, TENURE_TOKEN", "Set for the command of run: the key and its fencing token."),
     ("XDG_STATE_HOME", "Where the embedded store lives, in its folder tenure."),
     ("NO_COLOR", "If set and not empty, nothing is coloured."),
+];
+
+const FILES: &[(&str, &str)] = &[
+    ("$XDG_CONFIG_HOME/tenure/url, ~/.config/tenure/url", "The URL, if neither names one."),
+    ("/etc/tenure/url", "The same for all users of the machine."),
 ];

@@ -13,23 +13,26 @@ mod schema;
 mod show;
 mod wait;
 
-use tenure::{Config, blocking};
+use std::time::Duration;
+
+use tenure::blocking;
 
 use crate::args::{Args, Verb};
 use crate::failure::Failure;
+use crate::store::Store;
 
 /// Does what was asked for and gives the exit code.
 pub(crate) fn run(args: Args) -> Result<u8, Failure> {
-    // An empty TENURE_URL is how scripts say "none".
-    let url = args.url.filter(|url| !url.is_empty());
-    let url = url.as_deref().unwrap_or(DEFAULT_URL);
+    let (url, reach) = (args.url, args.reach);
+    // Only where it is needed: help must not depend on a file.
+    let store = || Store::find(url, reach);
     match args.verb {
-        Verb::Run(args) => run::run(url, args),
-        Verb::Ls(args) => ls::run(&connect(url)?, &args),
-        Verb::Show(args) => show::run(&connect(url)?, &args),
-        Verb::Evict(args) => evict::run(&connect(url)?, &args),
-        Verb::Wait(args) => wait::run(url, &args),
-        Verb::Doctor(args) => doctor::run(&connect(url)?, &args),
+        Verb::Run(args) => run::run(&store()?, reach, args),
+        Verb::Ls(args) => ls::run(&connect(&store()?)?, &args),
+        Verb::Show(args) => show::run(&connect(&store()?)?, &args),
+        Verb::Evict(args) => evict::run(&connect(&store()?)?, &args),
+        Verb::Wait(args) => wait::run(&store()?, &args),
+        Verb::Doctor(args) => doctor::run(&connect(&store()?)?, &args),
         #[cfg(feature = "lab")]
         Verb::Lab(args) => lab::run(args),
         Verb::Schema(args) => schema::run(&args),
@@ -39,9 +42,8 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     }
 }
 
-fn connect(url: &str) -> Result<blocking::Client, Failure> {
-    Ok(url.parse::<Config>()?.connect_blocking()?)
+/// For the verbs that look: they say at once that a server is down.
+fn connect(store: &Store) -> Result<blocking::Client, Failure> {
+    let config = store.config()?.outage(Duration::ZERO);
+    config.connect_blocking().map_err(|error| store.source.name_in(error))
 }
-
-/// The embedded store in the user's state folder: works with nothing installed.
-const DEFAULT_URL: &str = "sqlite:";

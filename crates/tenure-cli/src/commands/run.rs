@@ -3,28 +3,32 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::{Config, Key};
+use tenure::Key;
 
-use crate::args::Run;
+use crate::args::{Reach, Run};
 use crate::exit;
 use crate::failure::Failure;
-use crate::runner::{self, Job, Patience};
+use crate::runner::{self, Job, Lease, Patience};
+use crate::store::{Store, option, scheme};
 
-pub(super) fn run(url: &str, args: Run) -> Result<u8, Failure> {
-    let key = Key::new(&args.key)?;
+pub(super) fn run(store: &Store, reach: Option<Reach>, args: Run) -> Result<u8, Failure> {
+    let (key, url) = (Key::new(&args.key)?, store.url.as_str());
     // Everything that can be refused is refused here, before a process is made.
-    url.parse::<Config>()?;
+    store.config()?;
     if scheme(url) == "memory" {
         let message = "a lock in `memory:` lives in one process and would exclude nobody";
-        return Err(Failure::new(exit::USAGE, message, "use --url sqlite: or a server"));
+        let advice = "name a server with --url, or `sqlite:` for this machine alone";
+        return Err(Failure::new(exit::USAGE, message, advice));
     }
-    check_renewal(url, args.ttl)?;
+    let lease = lease(url, args.ttl)?;
     let Some((program, arguments)) = args.command.split_first() else {
         let advice = "put it behind `--`, as in: tenure run deploy -- ./deploy.sh";
         return Err(Failure::new(exit::USAGE, "there is no command to run", advice));
     };
     runner::run(&Job {
         url: with_inherited_beacon(url),
+        environment: environment(store, reach),
+        source: store.source.clone(),
         owner: (!has_option(url, "owner")).then(|| file_name(program)),
         key,
         patience: match (args.no_wait, args.wait) {
@@ -32,7 +36,10 @@ pub(super) fn run(url: &str, args: Run) -> Result<u8, Failure> {
             (false, Some(patience)) => Patience::Within(patience),
             (false, None) => Patience::Forever,
         },
+        outage: given(url, "outage"),
         ttl: args.ttl,
+        lease,
+        at_least: args.at_least,
         max_hold: args.max_hold,
         note: args.note.unwrap_or_default(),
         busy_exit: args.busy_exit,
@@ -53,32 +60,32 @@ fn with_inherited_beacon(url: &str) -> String {
     format!("{url}{joint}inherit=yes")
 }
 
-fn scheme(url: &str) -> String {
-    url.split_once(':').map_or("", |(scheme, _)| scheme).to_ascii_lowercase()
+/// What the command has to know so that a `tenure` inside it locks in the same store.
+fn environment(store: &Store, reach: Option<Reach>) -> Vec<(&'static str, String)> {
+    let url = store.handed_on().map(|url| ("TENURE_URL", url));
+    let reach = (reach == Some(Reach::Network)).then(|| ("TENURE_REACH", "network".to_owned()));
+    url.into_iter().chain(reach).collect()
 }
 
 fn has_option(url: &str, name: &str) -> bool {
     option(url, name).is_some()
 }
 
-fn option<'a>(url: &'a str, name: &str) -> Option<&'a str> {
-    let (_, query) = url.split_once('?')?;
-    let mut pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    pairs.find(|(known, _)| *known == name).map(|(_, value)| value)
+/// The lease as flag, URL and default give it. The command is asked to end when a quarter of it is
+/// left: renewals have to come sooner.
+fn lease(url: &str, ttl: Option<Duration>) -> Result<Lease, Failure> {
+    let ttl = ttl.or_else(|| given(url, "ttl")).unwrap_or(DEFAULT_TTL);
+    let renew_every = given(url, "renew").unwrap_or(ttl / 3);
+    if renew_every > ttl / 2 {
+        let message = format!("renewing every {renew_every:?} is too rare for a lease of {ttl:?}");
+        let advice = "`renew` in the URL may be at most half of the lease, or leave it out";
+        return Err(Failure::new(exit::USAGE, message, advice));
+    }
+    Ok(Lease { ttl, renew_every })
 }
 
-/// The command is asked to end when a quarter of its lease is left: renewals have to come sooner.
-fn check_renewal(url: &str, ttl: Option<Duration>) -> Result<(), Failure> {
-    let given = |name| option(url, name).and_then(|text| tenure::duration(text).ok());
-    let ttl = ttl.or_else(|| given("ttl")).unwrap_or(DEFAULT_TTL);
-    match given("renew") {
-        Some(interval) if interval > ttl / 2 => {
-            let message = format!("renewing every {interval:?} is too rare for a lease of {ttl:?}");
-            let advice = "`renew` in the URL may be at most half of the lease, or leave it out";
-            Err(Failure::new(exit::USAGE, message, advice))
-        }
-        _ => Ok(()),
-    }
+fn given(url: &str, name: &str) -> Option<Duration> {
+    option(url, name).and_then(|text| tenure::duration(text).ok())
 }
 
 /// What others see as the holder: the command's name. Its arguments may hold secrets.
@@ -105,10 +112,10 @@ mod tests {
     #[test]
     fn renewals_have_to_leave_time_to_end_the_command() {
         let seconds = |n| Some(Duration::from_secs(n));
-        assert!(check_renewal("sqlite:?renew=15s", None).is_ok());
-        assert!(check_renewal("sqlite:?renew=16s", None).is_err());
-        assert!(check_renewal("sqlite:?renew=16s", seconds(32)).is_ok());
-        assert!(check_renewal("sqlite:?ttl=1m&renew=31s", None).is_err());
-        assert!(check_renewal("sqlite:?ttl=1m&renew=25s", seconds(10)).is_err());
+        assert!(lease("sqlite:?renew=15s", None).is_ok());
+        assert!(lease("sqlite:?renew=16s", None).is_err());
+        assert!(lease("sqlite:?renew=16s", seconds(32)).is_ok());
+        assert!(lease("sqlite:?ttl=1m&renew=31s", None).is_err());
+        assert!(lease("sqlite:?ttl=1m&renew=25s", seconds(10)).is_err());
     }
 }

@@ -6,24 +6,31 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use tenure::{Config, Key};
+use tenure::Key;
 
 use crate::args::Wait;
 use crate::exit;
 use crate::failure::Failure;
 use crate::person::Person;
+use crate::store::{Store, option};
 
-pub(super) fn run(url: &str, args: &Wait) -> Result<u8, Failure> {
+pub(super) fn run(store: &Store, args: &Wait) -> Result<u8, Failure> {
     let key = Key::new(&args.key)?;
-    let config: Config = url.parse()?;
-    let Some(client) = within(None, config.connect()).transpose()? else {
-        return Ok(exit::BUSY);
-    };
+    let mut config = store.config()?;
+    if let Some(patience) = args.wait {
+        let outage = option(&store.url, "outage").and_then(|text| tenure::duration(text).ok());
+        config = config.outage(outage.map_or(patience, |outage| outage.min(patience)));
+    }
+    let after = |patience| Instant::now().checked_add(patience);
+    let until = args.wait.and_then(after);
+    // A patience of nothing is a question, and a question gets a moment for its answer.
+    let answered = args.wait.and_then(|patience| after(patience.max(ONE_ANSWER)));
+    let client = within(answered, config.connect()).ok_or_else(Failure::silent)?;
+    let client = client.map_err(|error| store.source.name_in(error))?;
     let lock = client.lock(&key);
-    // A patience of nothing is a question, and a question gets an answer.
-    let holding = within(None, lock.holding()).transpose()?.flatten();
+    let holding = within(answered, lock.holding()).ok_or_else(Failure::silent)??;
     let Some(holding) = holding else { return Ok(exit::DONE) };
-    match within(args.wait, lock.until_free()) {
+    match within(until, lock.until_free()) {
         Some(free) => free.map(|()| exit::DONE).map_err(Failure::from),
         None => {
             let message = format!("`{key}` is still held, by {}", Person(&holding.holder));
@@ -32,10 +39,9 @@ pub(super) fn run(url: &str, args: &Wait) -> Result<u8, Failure> {
     }
 }
 
-/// Waits for a future, but not longer than patience lasts. The library's futures only await its own
-/// thread, so that any executor will do; this one is a parked thread.
-fn within<T>(patience: Option<Duration>, future: impl Future<Output = T>) -> Option<T> {
-    let deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
+/// Waits for a future, but not beyond this moment. The library's futures only await its own thread,
+/// so that any executor will do; this one is a parked thread.
+fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -58,3 +64,6 @@ impl Wake for Unpark {
         self.0.unpark();
     }
 }
+
+/// What even the shortest patience leaves a server to answer.
+const ONE_ANSWER: Duration = Duration::from_secs(1);

@@ -27,9 +27,7 @@ pub(super) fn start(
     let mut command = Command::new(&job.program);
     command.args(&job.arguments).process_group(0);
     command.env("TENURE_KEY", job.key.as_str()).env("TENURE_TOKEN", token.to_string());
-    if std::env::var("TENURE_URL").is_ok_and(|url| has_login(&url)) {
-        command.env_remove("TENURE_URL");
-    }
+    command.envs(job.environment.iter().map(|(name, value)| (name, value)));
     let foreground = terminal.filter(|terminal| terminal.whole && terminal.is_with_the_job());
     let tty = foreground.and_then(Terminal::copy);
     let keeper = getpid();
@@ -60,25 +58,4 @@ fn cannot(job: &Job, error: &io::Error) -> Failure {
     }
     let message = format!("cannot execute `{}`: {error}", Harmless(&program));
     Failure::new(exit::CANNOT_EXECUTE, message, "check that it is a program and may be executed")
-}
-
-/// Whether a URL has a user or password in front of its host.
-fn has_login(url: &str) -> bool {
-    let Some((_, rest)) = url.split_once("://") else { return false };
-    rest.split(['/', '?']).next().is_some_and(|authority| authority.contains('@'))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_login_is_seen_wherever_it_can_stand() {
-        for url in ["redis://u:p@h", "redis://u@h/0", "redis://:p@h?x=1"] {
-            assert!(has_login(url), "{url}");
-        }
-        for url in ["sqlite:", "sqlite:///a@b", "redis://h/a@b", "redis://h?owner=a@b", "memory:"] {
-            assert!(!has_login(url), "{url}");
-        }
-    }
 }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::pair::{End, News, ToFront, ToKeeper};
-use super::signals::{Inbox, ends_the_wait};
+use super::signals::{Inbox, asks_to_leave, ends_the_wait};
 use super::time::{Alarm, Moment};
 
 /// What there is to react to.
@@ -42,6 +42,7 @@ pub(super) struct Desk {
     inbox: Inbox,
     alarm: Alarm,
     bell: Arc<Bell>,
+    asked_to_leave: bool,
 }
 
 impl Desk {
@@ -52,7 +53,18 @@ impl Desk {
             inbox: Inbox::of_keeper()?,
             alarm: Alarm::new()?,
             bell: Arc::new(Bell(bell)),
+            asked_to_leave: false,
         })
+    }
+
+    /// Whether there is still somebody to tell.
+    pub(super) fn has_front(&self) -> bool {
+        self.front.is_some()
+    }
+
+    /// Whether the front was sent a signal that asks a program to end, at any time so far.
+    pub(super) fn asked_to_leave(&self) -> bool {
+        self.asked_to_leave
     }
 
     /// Rings this desk, from any thread.
@@ -92,7 +104,11 @@ impl Desk {
             return Some(Call::Child);
         }
         match self.front.as_ref().map(End::next) {
-            Some(News::Message(message)) => return Some(Call::Front(message)),
+            Some(News::Message(message)) => {
+                self.asked_to_leave |=
+                    matches!(message, ToKeeper::Signal(signal) if asks_to_leave(signal));
+                return Some(Call::Front(message));
+            }
             Some(News::Gone) => {
                 self.front = None;
                 return Some(Call::FrontGone);
@@ -112,6 +128,30 @@ impl Desk {
         future: impl Future<Output = T>,
         deadline: Option<Moment>,
     ) -> Result<T, Cut> {
+        self.drive(future, deadline, |call| match call {
+            Call::Front(ToKeeper::Signal(signal)) if ends_the_wait(*signal) => {
+                Some(Cut::Signal(*signal))
+            }
+            Call::FrontGone => Some(Cut::FrontGone),
+            _ => None,
+        })
+    }
+
+    /// The same for what has to be done in any case: only the deadline comes before its end.
+    pub(super) fn settle<T>(
+        &mut self,
+        future: impl Future<Output = T>,
+        deadline: Moment,
+    ) -> Result<T, Cut> {
+        self.drive(future, Some(deadline), |_| None)
+    }
+
+    fn drive<T>(
+        &mut self,
+        future: impl Future<Output = T>,
+        deadline: Option<Moment>,
+        ends: impl Fn(&Call) -> Option<Cut>,
+    ) -> Result<T, Cut> {
         let mut future = pin!(future);
         let waker = Waker::from(self.bell());
         let mut context = Context::from_waker(&waker);
@@ -122,12 +162,12 @@ impl Desk {
             loop {
                 match self.next(deadline).map_err(Cut::System)? {
                     Call::Bell => break,
-                    Call::Front(ToKeeper::Signal(signal)) if ends_the_wait(signal) => {
-                        return Err(Cut::Signal(signal));
-                    }
-                    Call::FrontGone => return Err(Cut::FrontGone),
                     Call::Time => return Err(Cut::Late),
-                    Call::Child | Call::Front(_) => {}
+                    call => {
+                        if let Some(cut) = ends(&call) {
+                            return Err(cut);
+                        }
+                    }
                 }
             }
         }

@@ -52,6 +52,7 @@ pub(crate) fn run(job: &Job) -> Result<u8, Failure> {
         held: false,
         group: None,
         wants_terminal: false,
+        done: None,
         exit: None,
     };
     front.attend()
@@ -71,6 +72,8 @@ struct Front<'a> {
     held: bool,
     group: Option<Pid>,
     wants_terminal: bool,
+    /// The code of a command that has ended while its lock is kept.
+    done: Option<u8>,
     exit: Option<(u8, Moment)>,
 }
 
@@ -119,11 +122,13 @@ impl Front<'_> {
 
     fn hear(&mut self, message: ToFront) {
         match message {
-            ToFront::Exit(code) => {
-                let code = u8::try_from(code).unwrap_or(exit::INTERNAL);
-                self.exit = Some((code, time::now() + LAST_WORDS));
-            }
+            ToFront::Exit(code) => self.exit = Some((exit_code(code), time::now() + LAST_WORDS)),
             ToFront::Held => self.held = true,
+            ToFront::Kept(code) => {
+                // From here on there is no command: signals are for us, and nothing is to be ended.
+                (self.done, self.group) = (Some(exit_code(code)), None);
+            }
+            ToFront::Leave(code) => self.exit = Some((exit_code(code), time::now())),
             ToFront::Started(group) => self.group = Pid::from_raw(group),
             ToFront::Stopped(signal) => {
                 if let Some(signal) = Signal::from_named_raw(signal) {
@@ -210,16 +215,23 @@ impl Front<'_> {
 
     /// The keeper is gone, or has to go: leaves with its last word, or in its place.
     fn close(mut self, why: &str) -> Result<u8, Failure> {
-        let code = match self.exit {
-            Some((code, _)) => code,
-            None => self.collapse(why),
+        let code = match (self.exit, self.done) {
+            (Some((code, _)), _) => code,
+            (None, Some(code)) => self.cut_short(why, code),
+            (None, None) => self.collapse(why),
         };
-        if let (Some(terminal), Some(group)) = (&self.terminal, self.group)
-            && (terminal.is_with(group) || terminal.is_with_nobody())
-        {
-            terminal.take_back();
+        if let (Some(terminal), Some(group)) = (&self.terminal, self.group) {
+            terminal.take_back(group);
         }
         Ok(code)
+    }
+
+    /// The keeper died after the command had ended: there is nothing left to end.
+    fn cut_short(&self, why: &str, code: u8) -> u8 {
+        let talk = Talk::new(self.job.json, &self.job.key);
+        talk.warn(&format!("{why} before --at-least had passed; the lock frees with its lease"));
+        talk.exit(code, if code > 128 { "signal" } else { "command" });
+        code
     }
 
     /// Ends the keeper and everything below it. The command may not go on without its lock.
@@ -263,6 +275,10 @@ impl Front<'_> {
         talk.exit(code, if self.held { "lost" } else { "error" });
         code
     }
+}
+
+fn exit_code(code: i32) -> u8 {
+    u8::try_from(code).unwrap_or(exit::INTERNAL)
 }
 
 /// How long the keeper may take to end after its last word. The next run may want its files.

@@ -17,6 +17,8 @@ mod desk;
 #[cfg(target_os = "linux")]
 mod front;
 #[cfg(target_os = "linux")]
+mod hold;
+#[cfg(target_os = "linux")]
 mod keeper;
 #[cfg(target_os = "linux")]
 mod pair;
@@ -40,6 +42,8 @@ use std::time::Duration;
 
 use tenure::Key;
 
+use crate::store::Source;
+
 #[cfg(target_os = "linux")]
 pub(crate) use front::run;
 
@@ -48,11 +52,22 @@ pub(crate) use front::run;
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "`run` is for Linux"))]
 pub(crate) struct Job {
     pub(crate) url: String,
+    /// What the command finds in its environment of that.
+    pub(crate) environment: Vec<(&'static str, String)>,
+    /// Where the URL comes from.
+    pub(crate) source: Source,
     /// What others see as the holder; `None` leaves it to the URL.
     pub(crate) owner: Option<String>,
     pub(crate) key: Key,
     pub(crate) patience: Patience,
+    /// How long the URL lets a server be away; `None` if it does not say.
+    pub(crate) outage: Option<Duration>,
+    /// The lease, if it was given.
     pub(crate) ttl: Option<Duration>,
+    /// The lease that the lock has without `at_least`, and how often it is renewed.
+    pub(crate) lease: Lease,
+    /// How long the lock is kept at least, counted from its grant.
+    pub(crate) at_least: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) note: String,
     pub(crate) busy_exit: u8,
@@ -60,6 +75,18 @@ pub(crate) struct Job {
     pub(crate) program: OsString,
     pub(crate) arguments: Vec<OsString>,
 }
+
+/// How long a lock lasts without a renewal, and how often it is renewed.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "`run` is for Linux"))]
+pub(crate) struct Lease {
+    pub(crate) ttl: Duration,
+    pub(crate) renew_every: Duration,
+}
+
+/// How it ended: the exit code, and the cause in a word.
+#[cfg(target_os = "linux")]
+struct Ending(u8, &'static str);
 
 /// How long to wait for a lock that somebody else holds.
 #[derive(Clone, Copy, Debug)]

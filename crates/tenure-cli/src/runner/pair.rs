@@ -24,6 +24,10 @@ pub(super) enum ToFront {
     Exit(i32),
     /// The lock is held: from now on watch over its end.
     Held,
+    /// The command has ended with this code, and the lock is kept for a while yet.
+    Kept(i32),
+    /// Leave with this code at once: the keeper stays behind.
+    Leave(i32),
     /// The command runs, in this process group.
     Started(i32),
     /// The command was stopped by this signal.
@@ -107,6 +111,8 @@ impl Message for ToFront {
         match *self {
             ToFront::Exit(code) => (b'X', code),
             ToFront::Held => (b'H', 0),
+            ToFront::Kept(code) => (b'K', code),
+            ToFront::Leave(code) => (b'L', code),
             ToFront::Started(group) => (b'P', group),
             ToFront::Stopped(signal) => (b'Z', signal),
         }
@@ -116,6 +122,8 @@ impl Message for ToFront {
         match kind {
             b'X' => Some(ToFront::Exit(number)),
             b'H' => Some(ToFront::Held),
+            b'K' => Some(ToFront::Kept(number)),
+            b'L' => Some(ToFront::Leave(number)),
             b'P' => Some(ToFront::Started(number)),
             b'Z' => Some(ToFront::Stopped(number)),
             _ => None,

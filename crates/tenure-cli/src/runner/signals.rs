@@ -89,6 +89,11 @@ pub(super) fn ends_the_wait(signal: i32) -> bool {
     FORWARDED.contains(&signal) && ![libc::SIGWINCH, libc::SIGTSTP].contains(&signal)
 }
 
+/// Whether this signal asks a program to end, whatever it is about.
+pub(super) fn asks_to_leave(signal: i32) -> bool {
+    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT].contains(&signal)
+}
+
 /// Whether a stopped command has to be continued to be able to hear this.
 pub(super) fn asks_to_end(signal: i32) -> bool {
     [libc::SIGTERM, libc::SIGHUP].contains(&signal)

@@ -139,6 +139,14 @@ pub(super) fn let_go(descriptors: &[RawFd]) {
     }
 }
 
+/// Lets go of stderr too: whoever reads it should not wait for a process in the background.
+pub(super) fn let_go_of_stderr() {
+    use rustix::fs::{Mode, OFlags, open};
+    if let Ok(null) = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        let _kept = rustix::stdio::dup2_stderr(&null);
+    }
+}
+
 /// Starts a command. `prepare` runs in the new process right before exec.
 ///
 /// `prepare` must do nothing but system calls: it runs in a copy of a process with threads.

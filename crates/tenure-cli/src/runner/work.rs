@@ -1,5 +1,5 @@
 //! Watching over the command while it runs under the lock: passing signals on, and ending it with
-//! all its children before anybody else can hold the lock.
+//! all its children before the lease ends. After an eviction others need not wait for that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, WaitStatus};
 use tenure::Guard;
 
+use super::Ending;
 use super::desk::{Call, Desk};
 use super::pair::{ToFront, ToKeeper};
 use super::signals::asks_to_end;
@@ -22,6 +23,16 @@ pub(super) enum Outcome {
     Done { code: u8, cause: &'static str },
     /// It was ended, with all its children, because the lock was lost or could not be kept.
     Lost,
+}
+
+impl Outcome {
+    /// What the caller of `run` learns of it.
+    pub(super) fn ending(&self) -> Ending {
+        match self {
+            Outcome::Done { code, cause } => Ending(*code, cause),
+            Outcome::Lost => Ending(exit::LOST, "lost"),
+        }
+    }
 }
 
 /// The lease as it looks from here, and what is being done about it.

@@ -69,6 +69,29 @@ fn a_release_that_cannot_be_confirmed_does_not_change_the_code() {
 }
 
 #[test]
+fn a_signal_does_not_cut_a_release_short() {
+    let store = Store::new();
+    let script = "echo $$; read end";
+    let mut command = store.tenure(["run", "--ttl", "20s", "k", "--", "sh", "-c", script]);
+    let mut run = Running::start(command.stdin(std::process::Stdio::piped()));
+    let command = run.number();
+    let base = blocked(&store);
+    send(command, Signal::KILL);
+    eventually("the command is reaped", || state(command).is_none());
+    run.signal(Signal::TERM);
+    // A release that is cut short ends the program within a second.
+    let end = Instant::now() + Duration::from_millis(1500);
+    while Instant::now() < end {
+        assert!(!run.is_over(), "{}", run.talk());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    base.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(run.code(), 137);
+    assert_eq!(run.talk(), "");
+    assert_eq!(store.show("k"), Value::Null);
+}
+
+#[test]
 fn a_command_that_holds_too_long_is_ended() {
     let store = Store::new();
     let mut run = store.start(["run", "--max-hold", "200ms", "k", "--", "sleep", "60"]);

@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+mod at_least;
 mod deaths;
 mod loss;
 mod outcome;

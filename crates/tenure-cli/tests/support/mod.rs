@@ -94,7 +94,10 @@ pub(crate) fn hear_all_signals() {
 pub(crate) fn tenure<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
     hear_all_signals();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
-    command.args(args).env_remove("TENURE_URL").env_remove("NO_COLOR").env("TERM", "xterm");
+    command.args(args).env_remove("TENURE_URL").env_remove("TENURE_REACH");
+    command.env_remove("NO_COLOR").env("TERM", "xterm");
+    // No file of whoever runs the tests.
+    command.env("XDG_CONFIG_HOME", "/nonexistent");
     command.stdin(Stdio::null());
     command
 }
@@ -188,6 +191,12 @@ impl Running {
     pub(crate) fn is_over(&mut self) -> bool {
         self.status = self.status.or_else(|| self.child.try_wait().unwrap());
         self.status.is_some()
+    }
+
+    /// Ends the process itself at once, and nothing else.
+    pub(crate) fn kill(&mut self) {
+        let _ended = self.child.kill();
+        self.status = self.child.wait().ok();
     }
 
     /// Waits for its end: the exit code.

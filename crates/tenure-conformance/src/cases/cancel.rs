@@ -46,7 +46,7 @@ where
     let lock = client.lock(bench.key("k"));
     for polls in 0..200 {
         let completed = poll_and_drop(polls, start(&lock)).await;
-        soon("flush", client.flush()).await?;
+        soon("flush", client.flush()).await??;
         let left = soon("holding", lock.holding()).await??;
         ensure!(left.is_none(), "dropped after {polls} polls, and left {left:?}");
         if completed {
@@ -74,7 +74,7 @@ async fn acquire_dropped_at_every_await_of_a_busy_lock(bench: &Bench) -> Result<
     for polls in 0..12 {
         let completed = poll_and_drop(polls, two.lock(bench.key("k")).acquire()).await;
         ensure!(!completed, "two holders");
-        soon("flush", two.flush()).await?;
+        soon("flush", two.flush()).await??;
         let holding = soon("holding", one.lock(bench.key("k")).holding()).await??;
         let waiters = holding.map(|holding| holding.waiters.len());
         ensure!(waiters == Some(0), "dropped after {polls} polls, waiters left: {waiters:?}");
@@ -106,7 +106,7 @@ async fn acquire_dropped_while_the_lock_is_handed_over(bench: &Bench) -> Result<
         };
         drop(dropping.await);
         soon("release", release).await???;
-        soon("flush", two.flush()).await?;
+        soon("flush", two.flush()).await??;
         let left = lock.holding().await?;
         ensure!(left.is_none(), "round {round} left {left:?}");
     }
@@ -139,7 +139,7 @@ async fn run_dropped_gives_the_lock_back(bench: &Bench) -> Result<()> {
     soon("the work's start", started).await??;
     run.abort();
     soon("the task's end", run).await?.unwrap_err();
-    client.flush().await;
+    client.flush().await?;
     let attempt = lock.try_acquire().await?;
     ensure!(matches!(attempt, Attempt::Granted(_)), "still held");
     Ok(())

@@ -8,12 +8,15 @@ use crate::bench::Bench;
 mod cancel;
 mod client;
 mod exclusion;
+mod lateness;
 mod loss;
+mod outage;
 mod people;
 mod process;
 mod reentry;
 mod release;
 mod renewal;
+mod storm;
 mod tokens;
 mod waiting;
 
@@ -36,12 +39,15 @@ pub fn all() -> Vec<Case> {
         cancel::CASES,
         client::CASES,
         exclusion::CASES,
+        lateness::CASES,
         loss::CASES,
+        outage::CASES,
         people::CASES,
         process::CASES,
         reentry::CASES,
         release::CASES,
         renewal::CASES,
+        storm::CASES,
         tokens::CASES,
         waiting::CASES,
     ]

@@ -69,7 +69,7 @@ async fn a_stale_release_does_not_touch_the_next_holder(bench: &Bench) -> Result
     ensure!(lock.evict(stale.token()).await?, "the grant was there");
     let next = soon("acquire", lock.acquire()).await??;
     drop(stale);
-    client.flush().await;
+    client.flush().await?;
     expect_busy(&lock).await?;
     ensure!(next.check().is_ok(), "the next holder lost its lock");
     next.release().await?;
@@ -79,7 +79,7 @@ async fn a_stale_release_does_not_touch_the_next_holder(bench: &Bench) -> Result
 async fn a_dropped_guard_is_released(bench: &Bench) -> Result<()> {
     let (one, two) = (bench.client().await?, bench.client().await?);
     drop(take(&one.lock(bench.key("k"))).await?);
-    one.flush().await;
+    one.flush().await?;
     take(&two.lock(bench.key("k"))).await?.release().await?;
     Ok(())
 }
@@ -88,13 +88,13 @@ async fn a_release_that_is_not_awaited_still_releases(bench: &Bench) -> Result<(
     let client = bench.client().await?;
     let lock = client.lock(bench.key("k"));
     drop(take(&lock).await?.release());
-    client.flush().await;
+    client.flush().await?;
     let guard = take(&lock).await?;
     let mut release = Box::pin(guard.release());
     // Polled once and dropped: the release is on its way and goes on.
     let _first = futures_util::poll!(&mut release);
     drop(release);
-    client.flush().await;
+    client.flush().await?;
     take(&lock).await?.release().await?;
     Ok(())
 }

@@ -78,7 +78,7 @@ async fn asking_again_after_a_withdrawal_is_a_new_grant(bench: &Bench) -> Result
     let client = bench.client().await?;
     let lock = client.lock(bench.key("k"));
     let first = take(&lock).await?.token();
-    client.flush().await;
+    client.flush().await?;
     let second = take(&lock).await?;
     ensure!(second.token() > first, "{:?} {first:?}", second.token());
     let holding = lock.holding().await?.context("it is held")?;

@@ -109,7 +109,7 @@ async fn patience_that_ends_leaves_no_place_in_the_queue(bench: &Bench) -> Resul
     let guard = take(&one.lock(bench.key("k"))).await?;
     let waiting = two.lock(bench.key("k")).acquire_within(Duration::from_millis(50));
     ensure!(matches!(soon("patience", waiting).await??, Attempt::Busy(_)));
-    two.flush().await;
+    two.flush().await?;
     until_waiters(&one.lock(bench.key("k")), 0).await?;
     guard.release().await?;
     take(&one.lock(bench.key("k"))).await?.release().await?;

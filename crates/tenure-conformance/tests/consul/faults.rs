@@ -103,7 +103,7 @@ async fn a_lost_answer_to_an_ask_finds_its_own_grant(cluster: &Cluster) -> Resul
             field(cluster.node(), &format!("k{round}/.lock"), "ModifyIndex")?.parse()?;
         ensure!(guard.token().get() == held, "{} but {held} is held", guard.token());
         guard.release().await?;
-        client.flush().await;
+        client.flush().await?;
         ensure!(lock.holding().await?.is_none());
     }
     Ok(())
@@ -116,7 +116,7 @@ async fn a_lost_answer_to_a_release_is_repeated(cluster: &Cluster) -> Result<()>
     let guard = take(&lock).await?;
     proxy.swallow_answer(1);
     drop(guard);
-    soon("flush", client.flush()).await?;
+    soon("flush", client.flush()).await??;
     ensure!(lock.holding().await?.is_none(), "still held");
     take(&lock).await?.release().await?;
     Ok(())
@@ -213,7 +213,7 @@ async fn a_stopped_agent_is_left_for_another(cluster: &Cluster) -> Result<()> {
     follower.resume()?;
     ensure!(lost.is_err(), "{lost:?}");
     drop(guard);
-    soon("flush", client.flush()).await?;
+    soon("flush", client.flush()).await??;
     Ok(())
 }
 

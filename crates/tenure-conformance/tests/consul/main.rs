@@ -4,7 +4,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
+mod agents;
 mod faults;
+mod grants;
 mod people;
 mod strangers;
 mod traffic;
@@ -19,7 +21,9 @@ use tenure_servers::wire::http::{json_field, request};
 use tenure_servers::{Cluster, Node};
 
 fn main() {
-    trials::main(3, &[faults::CASES, people::CASES, strangers::CASES, traffic::CASES])
+    let modules = [agents::CASES, faults::CASES, grants::CASES];
+    let more = [people::CASES, strangers::CASES, traffic::CASES];
+    trials::main(3, &[&modules[..], &more[..]].concat())
 }
 
 /// A client of the whole cluster.

@@ -6,7 +6,7 @@ use tenure_conformance::bench::take;
 use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 
-use super::{base64, gateway};
+use super::{gateway, require_login};
 
 server_cases! {
     a_login_is_needed_where_the_server_wants_one Etcd;
@@ -19,25 +19,7 @@ async fn a_login_is_needed_where_the_server_wants_one(cluster: &Cluster) -> Resu
     let url = |login: &str, path: &str| cluster.url().replace("//", &format!("//{login}")) + path;
     let before = tenure::connect(&url("me:secret@", "/app/")).await?;
     take(&before.lock("a")).await?.release().await?;
-    for (path, body) in [
-        ("/v3/auth/user/add", r#"{"name":"root","password":"r"}"#.to_owned()),
-        ("/v3/auth/user/grant", r#"{"user":"root","role":"root"}"#.to_owned()),
-        ("/v3/auth/user/add", r#"{"name":"me","password":"secret"}"#.to_owned()),
-        ("/v3/auth/role/add", r#"{"name":"locker"}"#.to_owned()),
-        ("/v3/auth/user/grant", r#"{"user":"me","role":"locker"}"#.to_owned()),
-        ("/v3/auth/role/grant", grant("app/", "app0")),
-        ("/v3/auth/enable", "{}".to_owned()),
-    ] {
-        // The role that rules is made by the server itself in later versions.
-        if let Err(error) = gateway(node, path, &body) {
-            if body.contains(r#""role":"root""#) {
-                gateway(node, "/v3/auth/role/add", r#"{"name":"root"}"#)?;
-                gateway(node, path, &body)?;
-            } else {
-                return Err(error);
-            }
-        }
-    }
+    require_login(node)?;
     take(&before.lock("a")).await?.release().await?;
     for login in ["", "me:wrong@"] {
         let error = tenure::connect(&url(login, "/app/")).await.unwrap_err();
@@ -56,11 +38,6 @@ async fn a_login_is_needed_where_the_server_wants_one(cluster: &Cluster) -> Resu
     let rights = found.iter().find(|found| found.subject == "rights").context("it looks")?;
     ensure!(rights.grade == Grade::Fault, "{rights}");
     Ok(())
-}
-
-fn grant(from: &str, to: &str) -> String {
-    let (key, end) = (base64(from), base64(to));
-    format!(r#"{{"name":"locker","perm":{{"permType":2,"key":"{key}","range_end":"{end}"}}}}"#)
 }
 
 async fn a_full_database_is_a_fault(cluster: &Cluster) -> Result<()> {

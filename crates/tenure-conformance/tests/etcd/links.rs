@@ -95,7 +95,7 @@ async fn a_lost_answer_is_asked_for_again(cluster: &Cluster) -> Result<()> {
             last = Some(guard.token());
             soon("release", guard.release()).await??;
         }
-        client.flush().await;
+        client.flush().await?;
         let left = near.lock(&name).holding().await?;
         ensure!(left.is_none(), "answer {answer} was lost, and left {left:?}");
     }
@@ -139,7 +139,7 @@ async fn an_unanswered_claim_is_withdrawn_when_the_way_is_open_again(
         let attempt = soon("patience", lock.acquire_within(patience)).await?;
         ensure!(!matches!(attempt, Ok(Attempt::Granted(_))), "granted without an answer");
         proxy.heal();
-        soon("flush", client.flush()).await?;
+        soon("flush", client.flush()).await??;
         let left = near.lock(&name).holding().await?;
         ensure!(left.is_none(), "cut {direction:?}, and left {left:?}");
         take(&near.lock(&name)).await?.release().await?;

@@ -7,6 +7,9 @@
 mod doctor;
 mod faults;
 mod links;
+mod login;
+mod members;
+mod operators;
 mod strangers;
 mod traffic;
 
@@ -17,8 +20,9 @@ use tenure_servers::Node;
 use tenure_servers::wire::http::post;
 
 fn main() {
-    let modules = [doctor::CASES, faults::CASES, links::CASES, strangers::CASES, traffic::CASES];
-    trials::main(4, &modules)
+    let modules = [doctor::CASES, faults::CASES, links::CASES, login::CASES];
+    let more = [members::CASES, operators::CASES, strangers::CASES, traffic::CASES];
+    trials::main(4, &[&modules[..], &more[..]].concat())
 }
 
 /// A name that no other case uses.
@@ -29,6 +33,35 @@ pub(crate) fn name() -> String {
 /// A request to the JSON gateway of a node.
 pub(crate) fn gateway(node: &Node, path: &str, body: &str) -> Result<String> {
     post(node.port(), path, body).with_context(|| format!("{path} {body}"))
+}
+
+/// Switches logins on: `root` may do everything, `me` may use the keys below `app/`.
+pub(crate) fn require_login(node: &Node) -> Result<()> {
+    for (path, body) in [
+        ("/v3/auth/user/add", r#"{"name":"root","password":"r"}"#.to_owned()),
+        ("/v3/auth/user/grant", r#"{"user":"root","role":"root"}"#.to_owned()),
+        ("/v3/auth/user/add", r#"{"name":"me","password":"secret"}"#.to_owned()),
+        ("/v3/auth/role/add", r#"{"name":"locker"}"#.to_owned()),
+        ("/v3/auth/user/grant", r#"{"user":"me","role":"locker"}"#.to_owned()),
+        ("/v3/auth/role/grant", grant("app/", "app0")),
+        ("/v3/auth/enable", "{}".to_owned()),
+    ] {
+        // The role that rules is made by the server itself in later versions.
+        if let Err(error) = gateway(node, path, &body) {
+            if body.contains(r#""role":"root""#) {
+                gateway(node, "/v3/auth/role/add", r#"{"name":"root"}"#)?;
+                gateway(node, path, &body)?;
+            } else {
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn grant(from: &str, to: &str) -> String {
+    let (key, end) = (base64(from), base64(to));
+    format!(r#"{{"name":"locker","perm":{{"permType":2,"key":"{key}","range_end":"{end}"}}}}"#)
 }
 
 /// Bytes as the gateway wants them.

@@ -21,7 +21,7 @@ server_cases! {
 }
 
 /// The sum of a counter of the server.
-fn metric(node: &Node, start: &str) -> Result<f64> {
+pub(crate) fn metric(node: &Node, start: &str) -> Result<f64> {
     let text = get(node.port(), "/metrics")?;
     let lines = text.lines().filter(|line| line.starts_with(start));
     let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
@@ -61,12 +61,12 @@ async fn a_refused_try_leaves_no_trace(cluster: &Cluster) -> Result<()> {
     let name = name();
     let guard = take(&one.lock(&name)).await?;
     expect_busy(&two.lock(&name)).await?;
-    two.flush().await;
+    two.flush().await?;
     let before = revision(cluster.node())?;
     for _ in 0..20 {
         expect_busy(&two.lock(&name)).await?;
     }
-    two.flush().await;
+    two.flush().await?;
     let after = revision(cluster.node())?;
     ensure!(before == after, "twenty refused tries changed revision {before} to {after}");
     guard.release().await?;
@@ -94,7 +94,7 @@ async fn keep_alives_do_not_grow_with_the_number_of_locks(cluster: &Cluster) -> 
         guard.check()?;
         drop(guard);
     }
-    client.flush().await;
+    client.flush().await?;
     ensure!(client.list(&name).await?.is_empty());
     Ok(())
 }

@@ -12,7 +12,7 @@ use tenure_conformance::{clock, server_cases};
 use tenure_servers::{Cluster, Direction};
 use tokio::time::Instant;
 
-use crate::{admin, client, is_busy, take};
+use crate::{admin, client, is_busy, status, take, through};
 
 server_cases! {
     a_lease_outlives_its_connection Mariadb;
@@ -98,7 +98,7 @@ async fn a_killed_server_neither_doubles_nor_forgets_a_grant(cluster: &Cluster) 
 async fn a_lost_answer_to_a_take_or_release_leaves_nothing_behind(cluster: &Cluster) -> Result<()> {
     let link = cluster.node().proxy()?;
     for mode in ["mode=lease", "mode=session", "mode=row"] {
-        let url = format!("mysql://root@{}/test?{mode}", link.address());
+        let url = format!("{}?{mode}", through(cluster, &link));
         let (far, near) = (tenure::connect(&url).await?, client(cluster, mode).await?);
         let mut last = None;
         for nth in 1..=12 {
@@ -108,7 +108,7 @@ async fn a_lost_answer_to_a_take_or_release_leaves_nothing_behind(cluster: &Clus
             last = Some(guard.token());
             // In doubt it may be told that the lock was lost: it is gone either way.
             drop(guard.release().await);
-            soon("flush", far.flush()).await?;
+            soon("flush", far.flush()).await??;
             // The ttl is 20 s: only a real release lets the next one in so soon.
             let next = tokio::time::timeout(Duration::from_secs(10), near.lock("k").acquire());
             let next = next.await.map_err(|_| anyhow::anyhow!("{mode}: left held, {nth}"))??;
@@ -139,12 +139,10 @@ async fn a_statement_that_fails_in_the_middle_of_a_packet_is_repeated(
     let (mut stranger, mut watcher) = (admin(cluster)?, admin(cluster)?);
     stranger.query("START TRANSACTION")?;
     stranger.query("SELECT k FROM tenure_lease FOR UPDATE")?;
-    let count = "SELECT variable_value FROM information_schema.global_status \
-                 WHERE variable_name='INNODB_ROW_LOCK_WAITS'";
-    let before: u64 = watcher.query(count)?[0].parse()?;
+    let before = status(&mut watcher, "INNODB_ROW_LOCK_WAITS")?;
     let release = tokio::spawn(guard.release());
     let mut tried_twice = || {
-        let waits = watcher.query(count)?[0].parse::<u64>()? - before;
+        let waits = status(&mut watcher, "INNODB_ROW_LOCK_WAITS")? - before;
         anyhow::Ok((release.is_finished() || waits >= 2).then_some(()))
     };
     until(SOON, "a second try", || std::future::ready(tried_twice())).await?;
@@ -159,7 +157,7 @@ async fn a_request_that_was_held_up_cannot_take_after_its_withdrawal(
 ) -> Result<()> {
     let link = cluster.node().proxy()?;
     for mode in ["mode=lease", "mode=session", "mode=row"] {
-        let url = format!("mysql://root@{}/test?{mode}", link.address());
+        let url = format!("{}?{mode}", through(cluster, &link));
         let (far, near) = (tenure::connect(&url).await?, client(cluster, mode).await?);
         take(&near.lock("k")).await?.release().await?;
         link.cut();
@@ -167,7 +165,7 @@ async fn a_request_that_was_held_up_cannot_take_after_its_withdrawal(
             soon("try_acquire", far.lock("k").ttl(Duration::from_secs(8)).try_acquire()).await?;
         ensure!(attempt.is_err(), "{mode}: an answer through a cut link");
         link.heal();
-        soon("flush", far.flush()).await?;
+        soon("flush", far.flush()).await??;
         let free = near.lock("k").holding().await?.is_none();
         ensure!(free, "{mode}: the late request took the lock");
         take(&near.lock("k")).await?.release().await?;
@@ -179,8 +177,8 @@ async fn a_request_that_was_held_up_cannot_take_after_its_withdrawal(
 async fn asking_again_is_no_grant_when_the_connection_is_gone(cluster: &Cluster) -> Result<()> {
     let link = cluster.node().proxy()?;
     for mode in ["session", "row"] {
-        let backend =
-            Mysql::open(&format!("mysql://root@{}/test?mode={mode}", link.address())).await?;
+        let url = format!("{}?mode={mode}", through(cluster, &link));
+        let backend = Mysql::open(&url).await?;
         let claim = Claim::new(Key::new(mode)?, Owner::random(), Duration::from_secs(20));
         ensure!(backend.try_acquire(&claim).await?.granted().is_ok(), "{mode}: not free");
         link.cut_one_way(Direction::ToClient);
@@ -208,7 +206,8 @@ async fn other_isolation_levels_and_zones_agree(cluster: &Cluster) -> Result<()>
     for (level, zone) in
         [("REPEATABLE-READ", "+13:00"), ("SERIALIZABLE", "-11:00"), ("READ-UNCOMMITTED", "+00:00")]
     {
-        admin.query(&format!("SET GLOBAL tx_isolation='{level}'"))?;
+        let words = level.replace('-', " ");
+        admin.query(&format!("SET GLOBAL TRANSACTION ISOLATION LEVEL {words}"))?;
         admin.query(&format!("SET GLOBAL time_zone='{zone}'"))?;
         admin.query("SET GLOBAL sql_mode='ANSI,NO_BACKSLASH_ESCAPES'")?;
         clients.push(client(cluster, "").await?);

@@ -1,27 +1,57 @@
-//! What only a real MariaDB can show: killed connections and servers, lost answers, other isolation
-//! levels and time zones, strangers on the same locks, a million old rows, missing rights. Each
-//! case has a server of its own, to hurt it.
+//! What only a real MariaDB or MySQL can show, every case on both: killed connections and servers,
+//! outages, lost answers, late requests, other isolation levels and time zones, strangers on the
+//! same locks, a million old rows, missing rights. Each case has a server of its own, to hurt it.
 //! `cargo test -p tenure-conformance --test mysql -- faults` runs some of them.
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
 mod faults;
+mod late;
+mod outages;
 mod strangers;
 mod tables;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use tenure::{Attempt, Client, Guard, Lock};
 use tenure_conformance::bench::soon;
-use tenure_conformance::trials;
-use tenure_servers::Cluster;
+use tenure_conformance::trials::{self, Case};
 use tenure_servers::wire::mysql::Mysql;
+use tenure_servers::{Cluster, Proxy, Topology};
 
 fn main() {
-    trials::main(4, &[faults::CASES, strangers::CASES, tables::CASES])
+    let mariadb =
+        [faults::CASES, late::CASES, outages::CASES, strangers::CASES, tables::CASES].concat();
+    let mysql: Vec<Case> = mariadb.iter().map(on_mysql).collect();
+    trials::main(4, &[&mariadb, &mysql])
+}
+
+/// The same case on the MySQL of Oracle.
+fn on_mysql(case: &Case) -> Case {
+    let name = case.name.split_once("::").map_or(case.name, |(_, name)| name);
+    // Once per case and process.
+    let name = Box::leak(format!("mysql::oracle::{name}").into_boxed_str());
+    Case { name, topology: Topology::Mysql, ..*case }
 }
 
 pub(crate) fn admin(cluster: &Cluster) -> Result<Mysql> {
-    Ok(Mysql::connect(cluster.node().port())?)
+    Ok(Mysql::admin(cluster.node())?)
+}
+
+/// The URL of the server, by way of this proxy.
+pub(crate) fn through(cluster: &Cluster, link: &Proxy) -> String {
+    cluster.url().replace(&cluster.node().address(), &link.address())
+}
+
+/// A counter of the server: each kind has its own place for them.
+pub(crate) fn status(admin: &mut Mysql, name: &str) -> Result<u64> {
+    let sql = |schema| {
+        format!("SELECT variable_value FROM {schema}.global_status WHERE variable_name='{name}'")
+    };
+    let rows = match admin.query(&sql("information_schema")) {
+        Ok(rows) => rows,
+        Err(_not_there) => admin.query(&sql("performance_schema"))?,
+    };
+    Ok(rows.first().context("no such counter")?.parse()?)
 }
 
 /// A client of this server with these options in its URL.

@@ -62,7 +62,7 @@ async fn a_lost_answer_costs_no_lock_and_no_token() -> Result<()> {
     let cluster = server()?;
     let proxy = cluster.node().proxy()?;
     for mode in ["lease", "session", "row"] {
-        let url = format!("postgres://postgres@{}/postgres?mode={mode}", proxy.address());
+        let url = format!("{}?mode={mode}", cluster.node().url_at(&proxy.address()));
         let shaky = connect(&url).await?;
         let steady = connect(&format!("{}?mode={mode}", cluster.url())).await?;
         let (key, mut last) = (unique("k"), None::<FencingToken>);
@@ -83,7 +83,7 @@ async fn a_lost_answer_costs_no_lock_and_no_token() -> Result<()> {
             // Lost answers make this doubtful; it must end free either way.
             drop(soon("release", guard.release()).await?);
             proxy.heal();
-            soon("flush", shaky.flush()).await?;
+            soon("flush", shaky.flush()).await??;
             let guard = soon("the lock", steady.lock(&key).acquire()).await??;
             ensure!(Some(guard.token()) > last, "{mode}: {:?} after {last:?}", guard.token());
             last = Some(guard.token());

@@ -131,7 +131,7 @@ async fn a_renewal_with_a_shorter_ttl_does_not_shorten_the_lease() -> Result<()>
 async fn a_push_from_before_an_outage_makes_no_second_holder() -> Result<()> {
     let cluster = server()?;
     let proxy = cluster.node().proxy()?;
-    let url = format!("postgres://postgres@{}/postgres?outage=1m", proxy.address());
+    let url = format!("{}?outage=1m", cluster.node().url_at(&proxy.address()));
     let (steady, shaky) = (connect(&cluster.url()).await?, connect(&url).await?);
     let key = unique("k");
     let first = take(&steady.lock(&key)).await?;

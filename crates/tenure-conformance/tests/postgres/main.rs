@@ -15,7 +15,7 @@ mod tables;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use futures_util::future::BoxFuture;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tenure::backend::{Claim, Owner};
@@ -97,6 +97,16 @@ pub(crate) fn own_server() -> Result<Cluster> {
 
 pub(crate) fn sql(cluster: &Cluster, text: &str) -> Result<Vec<String>> {
     Ok(Wire::connect(cluster.node().port())?.query(text)?)
+}
+
+/// What the cluster's own URL has.
+pub(crate) fn password(cluster: &Cluster) -> Result<String> {
+    cluster.node().password().context("a PostgreSQL has a password")
+}
+
+/// Makes a role that logs in with this password.
+pub(crate) fn role(cluster: &Cluster, name: &str, rights: &str, password: &str) -> Result<()> {
+    sql(cluster, &format!("CREATE ROLE {name} LOGIN {rights} PASSWORD '{password}'")).map(drop)
 }
 
 pub(crate) async fn connect(url: &str) -> Result<Client> {

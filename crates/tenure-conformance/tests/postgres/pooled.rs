@@ -10,7 +10,7 @@ use tenure_conformance::bench::{SOON, soon, until};
 use tenure_servers::Cluster;
 use tenure_servers::wire::postgres::Postgres as Wire;
 
-use crate::{cases, claim, connect, own_server, sql, until_answered};
+use crate::{cases, claim, connect, own_server, password, role, sql, until_answered};
 
 cases! {
     a_grant_survives_a_crash_where_commits_are_not_waited_for,
@@ -134,11 +134,13 @@ async fn a_request_that_is_given_up_ends_at_the_server() -> Result<()> {
 /// The two servers of a URL, both with tables, and the URL.
 async fn two_servers(options: &str) -> Result<(Cluster, Cluster, String)> {
     let (old, new) = (own_server()?, own_server()?);
+    let password = password(&old)?;
     for cluster in [&old, &new] {
         drop(Postgres::open(&cluster.url()).await?);
+        role(cluster, "app", "SUPERUSER", &password)?;
     }
     let (old_address, new_address) = (old.node().address(), new.node().address());
-    let url = format!("postgres://postgres@{old_address},{new_address}/postgres?{options}");
+    let url = format!("postgres://app:{password}@{old_address},{new_address}/postgres?{options}");
     Ok((old, new, url))
 }
 

@@ -98,18 +98,21 @@ fn request(client: &mut TcpStream) -> Result<Option<Vec<Vec<u8>>>> {
     }
 }
 
-/// Passes the answer on, but for what it says of so many added statements; the state of the
-/// transaction after it.
+/// Passes the answer on, but for what it says of so many added statements, and what a login wants
+/// of the client; the state of the transaction after it.
 fn answer(server: &mut TcpStream, client: &mut TcpStream, mut added: usize) -> Result<u8> {
     loop {
-        let (kind, message) = message(server)?;
+        let (kind, passed) = message(server)?;
         if kind == b'1' && added > 0 {
             added -= 1;
             continue;
         }
-        client.write_all(&message)?;
+        client.write_all(&passed)?;
+        if kind == b'R' && [10, 11].contains(&passed[8]) {
+            server.write_all(&message(client)?.1)?;
+        }
         if kind == b'Z' {
-            return Ok(message[5]);
+            return Ok(passed[5]);
         }
     }
 }

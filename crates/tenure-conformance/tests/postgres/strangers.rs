@@ -10,7 +10,8 @@ use tenure_conformance::bench::{soon, within};
 use tenure_servers::wire::postgres::Postgres as Wire;
 
 use crate::{
-    LONGEST, cases, claim, connect, own_server, pooler, server, sql, unique, until_answered,
+    LONGEST, cases, claim, connect, own_server, password, pooler, role, server, sql, unique,
+    until_answered,
 };
 
 cases! {
@@ -27,9 +28,9 @@ async fn other_isolation_levels_change_nothing() -> Result<()> {
     let cluster = server()?;
     for (number, level) in ["repeatable read", "serializable"].into_iter().enumerate() {
         let name = format!("isolation{number}");
-        sql(cluster, &format!("CREATE ROLE {name} LOGIN SUPERUSER"))?;
+        role(cluster, &name, "SUPERUSER", &password(cluster)?)?;
         sql(cluster, &format!("ALTER ROLE {name} SET default_transaction_isolation = '{level}'"))?;
-        let url = cluster.url().replace("postgres@", &format!("{name}@"));
+        let url = cluster.url().replace("//postgres:", &format!("//{name}:"));
         for mode in ["lease", "session", "row"] {
             race(&format!("{url}?mode={mode}")).await.context(format!("{level}, {mode}"))?;
         }
@@ -70,10 +71,10 @@ async fn time_zones_do_not_matter() -> Result<()> {
     let mut backends = Vec::new();
     for (user, zone, style) in [("tokyo", "Asia/Tokyo", "SQL"), ("lima", "America/Lima", "German")]
     {
-        sql(cluster, &format!("CREATE ROLE {user} LOGIN SUPERUSER"))?;
+        role(cluster, user, "SUPERUSER", &password(cluster)?)?;
         sql(cluster, &format!("ALTER ROLE {user} SET timezone = '{zone}'"))?;
         sql(cluster, &format!("ALTER ROLE {user} SET datestyle = '{style}'"))?;
-        let url = format!("postgres://{user}@{}/postgres", cluster.node().address());
+        let url = cluster.url().replace("//postgres:", &format!("//{user}:"));
         backends.push(Postgres::open(&url).await?);
     }
     let (tokyo, lima) = (&backends[0], &backends[1]);
@@ -98,15 +99,16 @@ async fn time_zones_do_not_matter() -> Result<()> {
 async fn a_user_without_rights_is_told_what_to_do() -> Result<()> {
     let cluster = own_server()?;
     let url = cluster.url();
-    sql(&cluster, "CREATE ROLE guest LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC")?;
-    let guest = url.replace("postgres@", "guest@");
+    role(&cluster, "guest", "", &password(&cluster)?)?;
+    sql(&cluster, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")?;
+    let guest = url.replace("//postgres:", "//guest:");
     let error = soon("connect", Postgres::open(&guest)).await?.unwrap_err();
     ensure!(error.kind() == ErrorKind::Denied, "{error:?}");
     ensure!(error.to_string().contains("tenure schema postgres"), "{error}");
-    let other = url.replace("/postgres", "/none").replace("//none@", "//postgres@");
+    let other = url.replace("/postgres", "/none").replace("//none:", "//postgres:");
     let error = soon("connect", Postgres::open(&other)).await?.unwrap_err();
     ensure!(error.kind() == ErrorKind::Invalid && error.to_string().contains("none"), "{error:?}");
-    let nobody = url.replace("postgres@", "nobody@");
+    let nobody = url.replace("//postgres:", "//nobody:");
     let error = soon("connect", Postgres::open(&nobody)).await?.unwrap_err();
     ensure!(error.kind() == ErrorKind::Denied, "{error:?}");
     Ok(())
@@ -176,7 +178,7 @@ async fn doctor_names_what_is_wrong() -> Result<()> {
 async fn a_transaction_pooler_is_found_out() -> Result<()> {
     let cluster = server()?;
     let pooler = pooler::start(cluster.node().port())?;
-    let url = format!("postgres://postgres@127.0.0.1:{pooler}/postgres");
+    let url = cluster.node().url_at(&format!("127.0.0.1:{pooler}"));
     for mode in ["session", "row"] {
         let refused = soon("connect", Postgres::open(&format!("{url}?mode={mode}"))).await?;
         let error = refused.unwrap_err();
@@ -188,7 +190,7 @@ async fn a_transaction_pooler_is_found_out() -> Result<()> {
     ensure!(error.kind() == ErrorKind::Unsupported, "{error:?}");
     ensure!(error.to_string().contains("pooler=yes"), "{error}");
     // What was tried until then has set nothing for whoever gets the server connections next.
-    let mut next = Wire::connect(pooler)?;
+    let mut next = Wire::with_password(pooler, &password(cluster)?)?;
     for _ in 0..8 {
         ensure!(next.query("SHOW lock_timeout")? == ["0"]);
     }

@@ -10,7 +10,7 @@ use tenure_conformance::bench::{SOON, soon, take, until, until_waiters};
 use tenure_servers::Cluster;
 use tenure_servers::wire::postgres::Postgres as Wire;
 
-use crate::{LONGEST, cases, claim, connect, own_server, server, sql, unique};
+use crate::{LONGEST, cases, claim, connect, own_server, password, role, server, sql, unique};
 
 cases! {
     a_million_expired_rows_do_not_slow_a_take_down,
@@ -98,11 +98,12 @@ async fn keys_that_differ_in_a_byte_are_different_locks() -> Result<()> {
 /// A role that has a schema of its own name finds other tables first, if it only looks for them.
 async fn roles_with_other_search_paths_share_locks() -> Result<()> {
     let cluster = own_server()?;
-    sql(&cluster, "CREATE ROLE web LOGIN SUPERUSER; CREATE SCHEMA web AUTHORIZATION web")?;
+    role(&cluster, "web", "SUPERUSER", &password(&cluster)?)?;
+    sql(&cluster, "CREATE SCHEMA web AUTHORIZATION web")?;
     for mode in ["lease&pooler=yes", "lease", "session", "row"] {
         let url = format!("{}?mode={mode}", cluster.url());
         // In either order: whoever comes first makes the tables.
-        let web = Postgres::open(&url.replace("postgres@", "web@")).await?;
+        let web = Postgres::open(&url.replace("//postgres:", "//web:")).await?;
         let other = Postgres::open(&url).await?;
         let key = unique("k");
         web.try_acquire(&claim(&key)?).await?.granted()?;
@@ -147,10 +148,11 @@ async fn a_schema_can_be_chosen() -> Result<()> {
 
 async fn tables_that_earlier_clients_found_elsewhere_are_not_passed_over() -> Result<()> {
     let cluster = own_server()?;
-    sql(&cluster, "CREATE ROLE web LOGIN SUPERUSER; CREATE SCHEMA web AUTHORIZATION web")?;
+    role(&cluster, "web", "SUPERUSER", &password(&cluster)?)?;
+    sql(&cluster, "CREATE SCHEMA web AUTHORIZATION web")?;
     let tables = tenure::backends::postgres::SCHEMA.replace("public.", "web.");
     sql(&cluster, &tables)?;
-    let url = cluster.url().replace("postgres@", "web@");
+    let url = cluster.url().replace("//postgres:", "//web:");
     let error = soon("connect", Postgres::open(&url)).await?.unwrap_err();
     ensure!(error.kind() == ErrorKind::Invalid, "{error:?}");
     ensure!(error.to_string().contains("schema=web"), "{error}");

@@ -28,7 +28,8 @@ async fn an_encrypted_connection_proves_both_sides(cluster: &Cluster) -> Result<
     words.extend(["tls-auth-clients".into(), "yes".into(), "tls-port".into(), port.clone()]);
     tell(node, &words.iter().map(String::as_str).collect::<Vec<_>>())?;
 
-    let url = format!("rediss://localhost:{port}?ca={}", at("ca.pem"));
+    let plain = node.url_at(&format!("localhost:{port}")).replace("redis://", "rediss://");
+    let url = format!("{plain}?ca={}", at("ca.pem"));
     let own = format!("&cert={}&key={}", at("client.pem"), at("client.key"));
     let (one, two) = (
         tenure::connect(&(url.clone() + &own)).await?,
@@ -41,7 +42,7 @@ async fn an_encrypted_connection_proves_both_sides(cluster: &Cluster) -> Result<
     soon("the waiter's grant", waiter).await???.release().await?;
 
     // Without our certificate the server refuses us; without the authority we refuse the server.
-    for wrong in [url, format!("rediss://localhost:{port}?{}", &own[1..])] {
+    for wrong in [url, format!("{plain}?{}", &own[1..])] {
         let error = tenure::connect(&wrong).await.unwrap_err();
         ensure!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Denied), "{error:?}");
     }

@@ -15,6 +15,7 @@ server_cases! {
     a_held_lock_is_redissons_hash Redis;
     a_held_lock_is_a_string_in_the_plain_layout Redis;
     a_release_leaves_only_the_state_and_that_expires Redis;
+    a_url_says_for_how_long_tokens_are_remembered Redis;
     what_is_not_a_lock_is_an_error_that_says_so Redis;
     a_database_and_a_password_are_used Redis;
     a_socket_file_leads_to_the_same_locks Redis;
@@ -73,6 +74,18 @@ async fn a_release_leaves_only_the_state_and_that_expires(cluster: &Cluster) -> 
     Ok(())
 }
 
+async fn a_url_says_for_how_long_tokens_are_remembered(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "memory=90s").await?, cluster.node());
+    for (key, ttl, most) in [("a", SECOND * 5, 90_000), ("b", SECOND * 60, 120_000)] {
+        take(&client, key, ttl).await?.release().await?;
+        let left = number(node, &["PTTL", &format!("tenure:s:{{{key}}}")])?;
+        ensure!((most - 20_000..=most + 10).contains(&left), "{key}: {left}");
+    }
+    let error = connect(cluster, "memory=60000000000000d").await.unwrap_err();
+    ensure!(error.to_string().contains("memory"), "{error}");
+    Ok(())
+}
+
 async fn what_is_not_a_lock_is_an_error_that_says_so(cluster: &Cluster) -> Result<()> {
     let node = cluster.node();
     let hash = connect(cluster, "").await?;
@@ -106,7 +119,7 @@ async fn what_is_not_a_lock_is_an_error_that_says_so(cluster: &Cluster) -> Resul
 
 async fn a_database_and_a_password_are_used(cluster: &Cluster) -> Result<()> {
     let node = cluster.node();
-    let client = tenure::connect(&format!("redis://{}/5", node.address())).await?;
+    let client = tenure::connect(&format!("{}/5", node.url())).await?;
     let guard = take(&client, "k", LONG).await?;
     let info = texts(node, &["INFO", "keyspace"])?;
     ensure!(info[0].contains("db5:") && !info[0].contains("db0:"), "{info:?}");
@@ -139,7 +152,8 @@ async fn a_socket_file_leads_to_the_same_locks(cluster: &Cluster) -> Result<()> 
         }
         Ok(())
     });
-    let url = format!("redis+unix://{}?db=3", path.display());
+    let password = cluster.node().password().context("a password")?;
+    let url = format!("redis+unix://:{password}@{}?db=3", path.display());
     let (inside, outside) =
         (tenure::connect(&url).await?, tenure::connect(&(cluster.node().url() + "/3")).await?);
     let guard = take(&inside, "k", LONG).await?;

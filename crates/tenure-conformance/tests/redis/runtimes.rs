@@ -81,7 +81,7 @@ async fn a_dropped_ask_leaves_nothing_behind(cluster: &Cluster) -> Result<()> {
             tokio::task::yield_now().await;
         }
         drop(ask);
-        soon("flush", client.flush()).await?;
+        soon("flush", client.flush()).await??;
         ensure!(number(cluster.node(), &["EXISTS", "k"])? == 0, "after {polls} polls");
     }
     Ok(())

@@ -4,8 +4,10 @@
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
 mod curator;
+mod faults;
+mod kazoo;
+mod servers;
 
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,7 +22,7 @@ use tenure_servers::Cluster;
 use tenure_servers::wire::zookeeper::{Session, four_letters};
 
 fn main() {
-    trials::main(2, &[CASES, curator::CASES])
+    trials::main(2, &[CASES, curator::CASES, faults::CASES, kazoo::CASES, servers::CASES])
 }
 
 server_cases! {
@@ -30,7 +32,6 @@ server_cases! {
     nodes_are_those_of_curator Zookeeper;
     a_stranger_with_the_same_layout_queues_with_us Zookeeper;
     a_node_made_by_hand_excludes_us Zookeeper;
-    kazoo_with_curators_names_excludes_us Zookeeper;
     a_hand_over_costs_the_same_with_many_waiters Zookeeper;
     a_cut_off_holder_knows_before_the_next_one_has_it Zookeeper;
     a_follower_without_a_leader_does_not_extend_a_lease Zookeeper3;
@@ -215,51 +216,6 @@ async fn a_node_made_by_hand_excludes_us(cluster: &Cluster) -> Result<Done> {
     guard.release().await?;
     Ok(Done::Well)
 }
-
-/// kazoo sees Curator's nodes only with another name for its own; then both queue in one order.
-async fn kazoo_with_curators_names_excludes_us(cluster: &Cluster) -> Result<Done> {
-    let python = |code: &str| {
-        let mut command = Command::new("python3");
-        command.args(["-c", code]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        command
-    };
-    if !python("import kazoo").stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
-        return Ok(Done::Ignored("python3 with kazoo is not on this machine".into()));
-    }
-    let client = tenure::connect(&url(cluster)).await?;
-    let guard = take(&client.lock("k")).await?;
-    let mut child = python(KAZOO).arg(cluster.hosts()).spawn()?;
-    until_waiters(&client.lock("k"), 1).await?;
-    let waiter = tokio::spawn(client.lock("k").acquire());
-    until_waiters(&client.lock("k"), 2).await?;
-    guard.release().await?;
-    // It prints when it holds and goes on when it is told to.
-    let mut out = std::io::BufReader::new(child.stdout.take().context("stdout")?);
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut out, &mut line)?;
-    ensure!(line.trim() == "held", "kazoo says {line:?}");
-    ensure!(!waiter.is_finished(), "two holders");
-    drop(child.stdin.take());
-    let guard = soon("our turn after kazoo", waiter).await???;
-    guard.release().await?;
-    ensure!(child.wait()?.success());
-    Ok(Done::Well)
-}
-
-const KAZOO: &str = r#"
-import sys
-from kazoo.client import KazooClient
-from kazoo.recipe.lock import Lock
-class CuratorLock(Lock):
-    _NODE_NAME = "-lock-"
-    _EXCLUDE_NAMES = ["-lock-"]
-client = KazooClient(sys.argv[1])
-client.start()
-with CuratorLock(client, "/locks/k"):
-    print("held", flush=True)
-    sys.stdin.read()
-client.stop()
-"#;
 
 /// The release, and a proof and a look of the next one: three requests in two trips, whatever the
 /// length of the queue.

@@ -42,7 +42,8 @@ pub fn check(holds: &Holds<'_>) -> Fairness {
     };
     let mut lengths: Vec<u64> = holds
         .granted()
-        .filter_map(|hold| Some(hold.certain_end()?.min(holds.end) - hold.granted?))
+        // A clock that jumped can put a deadline before its grant: that is no hold at all.
+        .filter_map(|hold| Some(hold.certain_end()?.min(holds.end).saturating_sub(hold.granted?)))
         .collect();
     lengths.sort_unstable();
     let median = percentile(&lengths, 50);
@@ -58,7 +59,7 @@ pub fn check(holds: &Holds<'_>) -> Fairness {
 }
 
 fn wait(hold: &Hold<'_>) -> u64 {
-    hold.granted.unwrap_or(hold.asked) - hold.asked
+    hold.granted.unwrap_or(hold.asked).saturating_sub(hold.asked)
 }
 
 fn percentile(sorted: &[u64], percent: usize) -> u64 {

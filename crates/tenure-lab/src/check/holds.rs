@@ -1,6 +1,6 @@
 //! The attempts of a history, each with all its events together: what every checker starts from.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::history::{Event, History, What};
 
@@ -120,7 +120,7 @@ impl<'a> Holds<'a> {
     pub fn of(history: &'a History) -> Holds<'a> {
         let mut holds = Holds { all: Vec::new(), end: 0, lease: None };
         let mut index: HashMap<u64, usize> = HashMap::new();
-        let mut open: HashMap<&str, Vec<usize>> = HashMap::new();
+        let mut open: HashMap<&str, BTreeSet<usize>> = HashMap::new();
         for event in &history.events {
             holds.end = holds.end.max(event.at);
             if let What::Ended { .. } = event.what {
@@ -133,14 +133,13 @@ impl<'a> Holds<'a> {
             let number = *index.entry(id).or_insert_with(|| {
                 let key = if let What::Asked { key, .. } = &event.what { key } else { "" };
                 holds.all.push(Hold::new(id, &event.lane, key, event.at));
-                open.entry(&event.lane).or_default().push(holds.all.len() - 1);
+                open.entry(&event.lane).or_default().insert(holds.all.len() - 1);
                 holds.all.len() - 1
             });
             let lease = holds.all[number].take(event);
             holds.lease = holds.lease.max(lease);
             if holds.all[number].is_over() {
-                let open = open.entry(&event.lane).or_default();
-                open.retain(|&other| other != number);
+                open.entry(&event.lane).or_default().remove(&number);
             }
         }
         holds

@@ -149,12 +149,13 @@ fn windows(steps: &[Step]) -> impl Iterator<Item = &[Step]> {
     let mut rest = steps;
     std::iter::from_fn(move || {
         let mut open = rest.first()?.over;
-        let cut = rest.iter().position(|step| {
+        // At least the first one, also if it says that it ended before it began.
+        let cut = rest[1..].iter().position(|step| {
             let over = step.from > open;
             open = open.max(step.over);
             over
         });
-        let (window, after) = rest.split_at(cut.unwrap_or(rest.len()));
+        let (window, after) = rest.split_at(cut.map_or(rest.len(), |cut| cut + 1));
         rest = after;
         Some(window)
     })

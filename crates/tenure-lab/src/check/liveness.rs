@@ -82,13 +82,22 @@ pub fn check(history: &History, holds: &Holds<'_>) -> Liveness {
     let lease = told.or(holds.lease);
     let faults = Faults::of(history, holds.end);
     let mut liveness = Liveness { lease, ..Liveness::default() };
+    let trouble = first_trouble(history);
     for (key, holds_of_key) in holds.by_key() {
         for (mut gap, before) in gaps(key, &holds_of_key, &faults, holds.end) {
-            gap.recovery = judge(&gap, before, lease, history);
+            gap.recovery = judge(&gap, before, lease, (history, trouble));
             liveness.take(gap);
         }
     }
     liveness
+}
+
+/// When something went wrong for the first time.
+fn first_trouble(history: &History) -> Option<u64> {
+    let trouble = |event: &&Event| {
+        matches!(event.what, What::Fault { .. } | What::Ended { .. } | What::Unanswered { .. })
+    };
+    history.events.iter().find(trouble).map(|event| event.at)
 }
 
 impl Liveness {
@@ -240,17 +249,15 @@ fn gap_of(
 
 /// Half of what was left of the lease still counts as soon; what is later than the lease and a
 /// half, or a second where leases are short, is longer than the lease explains.
-fn judge(gap: &Gap, before: Option<&Hold<'_>>, lease: Option<u64>, history: &History) -> Recovery {
+fn judge(
+    gap: &Gap,
+    before: Option<&Hold<'_>>,
+    lease: Option<u64>,
+    (history, trouble): (&History, Option<u64>),
+) -> Recovery {
     let length = gap.to - gap.from;
     // Nobody has held yet and nothing has gone wrong: that is a server that is slow to begin with.
-    let trouble = |event: &Event| {
-        event.at <= gap.to
-            && matches!(
-                event.what,
-                What::Fault { .. } | What::Ended { .. } | What::Unanswered { .. }
-            )
-    };
-    if gap.cause == Cause::Start && !history.events.iter().any(trouble) {
+    if gap.cause == Cause::Start && trouble.is_none_or(|at| at > gap.to) {
         return Recovery::Soon;
     }
     let orphaned = matches!(gap.cause, Cause::Ended | Cause::Fault);

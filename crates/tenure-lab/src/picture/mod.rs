@@ -6,6 +6,8 @@
 mod checks;
 mod escape;
 mod headline;
+#[cfg(test)]
+mod hostile;
 mod lanes;
 mod matrix;
 mod page;

@@ -1,6 +1,6 @@
 //! What there is to draw, before any medium: lanes, bars, marks and bands on one axis of time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::time::Time;
 use crate::check::Report;
@@ -182,10 +182,9 @@ fn choose<'a>(history: &'a History, holds: &Holds<'a>, report: &Report) -> (Vec<
             _ => None,
         })
         .collect();
-    let of_interest = |name: &&str| {
-        let overlaps = holds.all.iter().any(|h| h.lane == *name && involved.contains(&h.id));
-        overlaps || targets.contains(name)
-    };
+    let overlapping = holds.all.iter().filter(|hold| involved.contains(&hold.id));
+    let of_interest: HashSet<&str> = overlapping.map(|hold| hold.lane).chain(targets).collect();
+    let of_interest = |name: &&str| of_interest.contains(name);
     let all = names.clone();
     let mut chosen: Vec<&str> = names.iter().copied().filter(of_interest).take(CLIENTS).collect();
     names.retain(|name| !chosen.contains(name));

@@ -134,10 +134,8 @@ fn grid(canvas: &mut Canvas<'_>, scene: &Scene<'_>, axis: f64, (top, bottom): (f
     let time = &scene.time;
     let step = step(time.shown());
     let first = time.from().div_ceil(step);
-    for at in (first..).map_while(|number| number.checked_mul(step)) {
-        if at > time.to() {
-            break;
-        }
+    // Up to the last one: a range without an end would begin again after the greatest number.
+    for at in (first..=time.to() / step).map(|number| number * step) {
         if time.folds.iter().any(|&(from, to)| from < at && at < to) {
             continue;
         }

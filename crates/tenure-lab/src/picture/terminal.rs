@@ -45,7 +45,7 @@ pub fn terminal(history: &History, report: &Report, judgement: &Judgement, colou
     pen.say("", "");
     pen.axis();
     pen.faults(&scene);
-    pen.overlaps(&scene);
+    pen.overlaps(&scene, report);
     for (at, client) in scene.clients.iter().enumerate() {
         pen.client(client, at);
     }
@@ -72,6 +72,22 @@ pub fn terminal(history: &History, report: &Report, judgement: &Judgement, colou
 
 const LEGEND: &str = "┄ waits  █ holds  ▒ past its deadline  ‡ renews  x lost or dead  \
                       ? no answer\no reads  ● accepted  ◆ accepted, another one lost  ⊘ refused";
+
+/// What is done to a register, from what says least to what says most.
+const SIGNS: [(&str, &str); 4] = [("o", "2"), ("●", "32"), ("◆", "31;1"), ("⊘", "2")];
+
+/// How long two held at once: inside both deadlines as the headline says it, and in all if that is
+/// more.
+fn together(report: &Report) -> String {
+    let (certain, all) = (report.overlap.certain.total, report.overlap.believed.total);
+    match certain {
+        0 => duration(all),
+        _ if all > certain => {
+            format!("{} inside both deadlines, {} in all", duration(certain), duration(all))
+        }
+        _ => duration(certain),
+    }
+}
 
 /// The checks below each other, for those who want all of them.
 pub fn table(report: &Report, judgement: &Judgement) -> String {
@@ -175,7 +191,7 @@ impl Pen<'_> {
         }
     }
 
-    fn overlaps(&mut self, scene: &Scene<'_>) {
+    fn overlaps(&mut self, scene: &Scene<'_>, report: &Report) {
         if scene.bands.is_empty() {
             return;
         }
@@ -184,8 +200,7 @@ impl Pen<'_> {
             let (from, to) = (self.column(band.from), self.column(band.to));
             fill(&mut cells, from, to, '▓', "31");
         }
-        let total: u64 = scene.bands.iter().map(|band| band.to - band.from).sum();
-        let label = format!(" two holders, {} ", duration(total));
+        let label = format!(" two holders, {} ", together(report));
         let first = self.column(scene.bands[0].from);
         let start = first.saturating_sub(label.len());
         put(&mut cells, start, &label, "31;1");
@@ -248,15 +263,19 @@ impl Pen<'_> {
             Register::ReadWrite => "read+write",
         };
         let mut cells = blank();
-        for (at, refused) in row.works.iter().filter_map(|work| work.read) {
-            put(&mut cells, self.column(at), if refused { "⊘" } else { "o" }, "2");
-        }
-        for (at, fate) in row.works.iter().filter_map(|work| work.wrote) {
-            let (sign, style) = match fate {
-                Fate::Accepted => ("●", "32"),
-                Fate::Stale => ("◆", "31;1"),
-                Fate::Refused => ("⊘", "2"),
-            };
+        let reads = row.works.iter().filter_map(|work| work.read);
+        let reads = reads.map(|(at, refused)| (if refused { 3 } else { 0 }, at));
+        let writes = row.works.iter().filter_map(|work| work.wrote);
+        let writes = writes.map(|(at, fate)| match fate {
+            Fate::Accepted => (1, at),
+            Fate::Stale => (2, at),
+            Fate::Refused => (3, at),
+        });
+        // What says most comes last and so stays, where several fall into one column.
+        let mut signs: Vec<(usize, u64)> = reads.chain(writes).collect();
+        signs.sort_unstable();
+        for (sign, at) in signs {
+            let (sign, style) = SIGNS[sign];
             put(&mut cells, self.column(at), sign, style);
         }
         self.lane(name, "1", &cells);

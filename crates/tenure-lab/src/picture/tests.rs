@@ -134,6 +134,35 @@ fn the_terminal_stays_within_a_hundred_columns() {
 }
 
 #[test]
+fn the_terminal_shows_a_refusal_that_shares_its_column_and_one_length_of_an_overlap() {
+    // A's refused write and B's accepted one are a thousandth of the picture apart.
+    let lines = "
+        0 A asked 1
+        1 A granted 1 1 2000
+        2 A read 1 read_write 1 0 1
+        2100 B asked 2
+        2101 B granted 2 2 9000
+        2102 B read 2 read_write 2 0 2
+        2200 A wrote 1 read_write 3 1 1 refused
+        2201 B wrote 2 read_write 4 1 2
+        2202 B releasing 2
+        2203 A releasing 1
+        9000 A ended done";
+    let history = play("overlap", lines);
+    let (report, judgement) = judged(&history);
+    let text = terminal(&history, &report, &judgement, false);
+    let lane = text.lines().find(|line| line.starts_with("read+write")).unwrap();
+    assert!(lane.contains('⊘'), "{text}");
+    // 269 ms inside both deadlines, and A goes on for longer than its own.
+    let late = AMNESIA.replace("9 A granted 1 2 2005", "9 A granted 1 2 500");
+    let history = play("broken", &late);
+    let (report, judgement) = judged(&history);
+    let text = terminal(&history, &report, &judgement, false);
+    assert!(text.contains("two holders, 64 ms inside both deadlines, 269 ms in all"), "{text}");
+    assert!(text.contains("2 holders for 64 ms"), "{text}");
+}
+
+#[test]
 fn extreme_times_do_not_break_a_picture() {
     let huge = "
         0 A asked 1

@@ -16,7 +16,10 @@ const FOLDED: f64 = 0.09;
 impl Time {
     /// From the first moment to the last, all stretches as they are.
     pub(super) fn even(from: u64, to: u64) -> Time {
-        Time { anchors: vec![(from, 0.0), (to.max(from + 1), 1.0)], folds: Vec::new() }
+        Time {
+            anchors: vec![(from, 0.0), (to.max(from.saturating_add(1)), 1.0)],
+            folds: Vec::new(),
+        }
     }
 
     /// The same with long quiet stretches folded, but for those that are to be kept. `moments` are
@@ -45,7 +48,7 @@ impl Time {
             anchors.push((end, place));
             at = end;
         }
-        anchors.push((to.max(at + 1), 1.0));
+        anchors.push((to.max(at.saturating_add(1)), 1.0));
         Time { anchors, folds }
     }
 

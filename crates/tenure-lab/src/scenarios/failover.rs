@@ -12,7 +12,7 @@ use tenure_servers::wire::redis::{Value, ask};
 use tenure_servers::{Node, Proxy, Role, wait_until};
 
 use super::crash::take_over;
-use super::server::overlap;
+use super::server::{both_write, overlap};
 use crate::stage::{SERVER, Stage};
 
 /// The link was cut before A asked, and stays so when the master dies.
@@ -42,23 +42,56 @@ fn failover(stage: &mut Stage<'_>, text: &str, hurt: fn(&Proxy)) -> Result<()> {
         false if stage.attempt("B")?.is_granted() => drop(stage.release("B")?),
         false => {}
     }
-    stage.blow("F05", "the master dies", SERVER);
-    // First what is under way, then the process: the kernel would still send it.
-    link.refuse();
-    master.kill()?;
+    die(stage, master, &link)?;
     if granted {
         stage.read("A")?;
     }
-    patience(stage, ELECTION)?;
-    let heir = cluster.wait_leader(|node| node.name() != master.name())?;
-    wait_role(heir)?;
-    stage.blow("F05", "Sentinel promotes a replica", SERVER);
-    // The lab's own connection is gone, and one sentinel of three may still name the old master.
-    wait_until(Duration::from_secs(10), || stage.look())?;
+    promote(stage, master)?;
     match granted {
         true => overlap(stage),
         false => ask_again(stage),
     }
+}
+
+/// The replicas have A's grant; then the link is cut, and A renews at the master alone, for longer
+/// than the lease that the replicas know of. The master dies.
+pub(super) fn renewed(stage: &mut Stage<'_>) -> Result<()> {
+    let master = stage.rig.cluster()?.leader()?.context("no master")?;
+    stage.client("A")?;
+    stage.client("B")?;
+    let link = through_proxy(stage, master)?;
+    stage.enter("A")?;
+    heard(stage, master, link.port())?;
+    let (granted, _) = stage.granted("A").context("nothing was granted")?;
+    stage.fault("F05", "the link from master to replicas is cut", SERVER);
+    link.cut();
+    // By the replicas' copy the lease is over then, whatever A has been told.
+    stage.renewed_past("A", granted)?;
+    let holds = stage.looks_again("A")?;
+    die(stage, master, &link)?;
+    promote(stage, master)?;
+    stage.ask("B", None)?;
+    match holds && stage.obtain("B")? {
+        true => both_write(stage),
+        false => take_over(stage),
+    }
+}
+
+fn die(stage: &Stage<'_>, master: &Node, link: &Proxy) -> Result<()> {
+    stage.blow("F05", "the master dies", SERVER);
+    // First what is under way, then the process: the kernel would still send it.
+    link.refuse();
+    Ok(master.kill()?)
+}
+
+fn promote(stage: &mut Stage<'_>, master: &Node) -> Result<()> {
+    patience(stage, ELECTION)?;
+    let heir = stage.rig.cluster()?.wait_leader(|node| node.name() != master.name())?;
+    wait_role(heir)?;
+    stage.blow("F05", "Sentinel promotes a replica", SERVER);
+    // The lab's own connection is gone, and one sentinel of three may still name the old master.
+    wait_until(Duration::from_secs(10), || stage.look())?;
+    Ok(())
 }
 
 /// Both were told that nothing came of it: no replica had heard.
@@ -79,14 +112,20 @@ fn through_proxy(stage: &Stage<'_>, master: &Node) -> Result<Proxy> {
     let link = master.proxy()?;
     let port = link.port().to_string();
     let replicas = stage.rig.cluster()?.members().filter(|node| node.name() != master.name());
-    let replicas: Vec<_> = replicas.collect();
-    for replica in &replicas {
+    for replica in replicas {
         tell(replica, &["REPLICAOF", "127.0.0.1", &port])?;
     }
-    for replica in replicas {
+    heard(stage, master, link.port())?;
+    Ok(link)
+}
+
+/// Waits until all that the master has said so far has reached its replicas by that port.
+fn heard(stage: &Stage<'_>, master: &Node, port: u16) -> Result<()> {
+    let port = port.to_string();
+    for replica in stage.rig.cluster()?.members().filter(|node| node.name() != master.name()) {
         wait_until(Duration::from_secs(10), || follows(replica, master, &port))?;
     }
-    Ok(link)
+    Ok(())
 }
 
 /// How long sentinels leave a replica alone that follows another address, and half of how long they
@@ -94,7 +133,8 @@ fn through_proxy(stage: &Stage<'_>, master: &Node) -> Result<Proxy> {
 fn patience(stage: &Stage<'_>, patience: Duration) -> Result<()> {
     let cluster = stage.rig.cluster()?;
     let (url, millis) = (cluster.url(), patience.as_millis().to_string());
-    let name = url.rsplit('/').next().unwrap_or_default();
+    // After the last slash, and before the options.
+    let name = url.split('?').next().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
     for sentinel in cluster.nodes().iter().filter(|node| node.role() == Role::Sentinel) {
         tell(sentinel, &["SENTINEL", "SET", name, "failover-timeout", &millis])?;
     }

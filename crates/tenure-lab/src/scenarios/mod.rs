@@ -1,11 +1,16 @@
 //! The scenarios: what is done to a lock, step by step, each step triggered by an event.
 
+mod blocker;
 mod crash;
+mod demoted;
 mod failover;
 mod herd;
 mod names;
+mod neighbour;
 mod net;
 mod pause;
+mod release;
+mod repeat;
 mod sale;
 mod server;
 mod table;
@@ -45,6 +50,8 @@ pub(crate) enum Needs {
     Amnesia,
     /// A master with replicas, watched by sentinels.
     Sentinel,
+    /// Masters that share the keys, or such as do not know each other.
+    Shards,
     /// Three servers that elect a leader.
     Ensemble,
     /// A network of its own.
@@ -65,6 +72,9 @@ pub(crate) enum Lasts {
     /// A longer one for tenure's own, who look again after a third of it: so that a busy machine is
     /// not taken for one who waits for the end of a lease.
     Look,
+    /// One of so many seconds, or the lock's usual one if that is longer: some of its renewals are
+    /// part of the run.
+    Seconds(u64),
 }
 
 impl Scenario {
@@ -94,6 +104,7 @@ impl Scenario {
             (Needs::Ensemble, Topology::Consul) => Some(Topology::Consul3),
             (Needs::Ensemble, Topology::Zookeeper) => Some(Topology::Zookeeper3),
             (Needs::Sentinel, Topology::Redis) => Some(Topology::RedisSentinel),
+            (Needs::Shards, Topology::Redis) => Some(Topology::RedisCluster),
             (_, topology) => Some(topology),
         }
     }
@@ -107,6 +118,7 @@ impl Scenario {
             Lasts::Look => lock.lease,
             Lasts::Queue if lock.is_own() => lock.lease,
             Lasts::Restart => Duration::from_secs(30).max(lock.lease),
+            Lasts::Seconds(seconds) => Duration::from_secs(seconds).max(lock.lease),
             Lasts::Long | Lasts::Queue => Duration::from_secs(10).max(lock.lease),
         }
     }
@@ -269,6 +281,14 @@ pub static SCENARIOS: &[Scenario] = &[
         play: failover::slow,
     },
     Scenario {
+        name: "failover-renewed",
+        id: "F05",
+        about: "the holder renews while the link to the replicas is cut; then the master dies",
+        needs: Needs::Sentinel,
+        lasts: Lasts::Seconds(6),
+        play: failover::renewed,
+    },
+    Scenario {
         name: "amnesia",
         id: "F06",
         about: "the server restarts and has forgotten what it did not write down",
@@ -315,6 +335,46 @@ pub static SCENARIOS: &[Scenario] = &[
         needs: Needs::Own,
         lasts: Lasts::Long,
         play: server::eviction,
+    },
+    Scenario {
+        name: "release-lost",
+        id: "F27",
+        about: "a release fails, and the network heals when the lease is over",
+        needs: Needs::Nothing,
+        lasts: Lasts::Lock,
+        play: release::unheard,
+    },
+    Scenario {
+        name: "repeat-last",
+        id: "F31",
+        about: "a request is repeated, and its first copy is carried out last",
+        needs: Needs::Nothing,
+        lasts: Lasts::Seconds(2),
+        play: repeat::arrives_last,
+    },
+    Scenario {
+        name: "blocked-row",
+        id: "F28",
+        about: "somebody's transaction locks the row of one lock; what of the holder's others?",
+        needs: Needs::Nothing,
+        lasts: Lasts::Seconds(4),
+        play: neighbour::blocked_row,
+    },
+    Scenario {
+        name: "frozen-shard",
+        id: "F29",
+        about: "one of the servers freezes; what of the locks on the others?",
+        needs: Needs::Shards,
+        lasts: Lasts::Seconds(4),
+        play: neighbour::frozen_shard,
+    },
+    Scenario {
+        name: "read-only",
+        id: "F30",
+        about: "the server turns read-only after a failover, and its name leads to another",
+        needs: Needs::Own,
+        lasts: Lasts::Look,
+        play: demoted::read_only,
     },
     Scenario {
         name: "herd",

@@ -139,7 +139,8 @@ pub(super) fn overlap(stage: &mut Stage<'_>) -> Result<()> {
     both_write(stage)
 }
 
-fn both_write(stage: &mut Stage<'_>) -> Result<()> {
+/// B reads, A writes as one who looked before, and B writes.
+pub(super) fn both_write(stage: &mut Stage<'_>) -> Result<()> {
     stage.read("B")?;
     stage.write_blind("A")?;
     stage.finish_work("B")

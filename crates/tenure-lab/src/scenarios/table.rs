@@ -21,6 +21,23 @@ pub(super) fn expected(scenario: &str, lock: &str) -> Result<&'static str, &'sta
 
 fn why_not(scenario: &str, lock: &str) -> &'static str {
     match (scenario, lock) {
+        ("failover-renewed", _) if lock.starts_with("redis-") && lock != "redis-replicas" => {
+            "it is not renewed"
+        }
+        ("failover-renewed", "redlock" | "redlock-classic") => "its nodes do not follow each other",
+        ("failover-renewed", _) => "the lab makes replicas of Redis only",
+        ("repeat-last" | "blocked-row", _) => "it keeps no rows with leases",
+        ("frozen-shard", "redis-replicas") => "as `redis`",
+        ("frozen-shard", _) => "its locks are not spread over servers, or it renews none",
+        ("read-only", "redis-replicas") => "as `failover`",
+        ("read-only", _) if lock.starts_with("postgres") => {
+            "a PostgreSQL that is demoted starts again, which ends its connections"
+        }
+        ("read-only", _) => "its servers are not demoted under a name, or it is used by hand",
+        ("release-lost", _) if lock.starts_with("redis-") && lock != "redis-replicas" => {
+            "whoever releases by hand forgets about it"
+        }
+        ("release-lost", "redlock-classic") => "whoever releases by hand forgets about it",
         ("failover" | "failover-slow", "redlock" | "redlock-classic") => {
             "its nodes do not follow each other"
         }
@@ -62,12 +79,18 @@ packets-lost    U! U! U! U! U T U U! – T – T T T|T+ T|T+ T T|T+ T T T T|T+
 session-killed  U! U! U! U! U  U  U  U!  U  U  U  U   U  U  U   U  U   U  U   U  U
 failover        U! U! U! U! U! U! U! – – U T|T+ – – – – – – – – – –
 failover-slow   U! U! U! U! U! U! U! – – U ✔|T|T+ – – – – – – – – – –
+failover-renewed – – – – – – U – – U ✔|T|T+ – – – – – – – – – –
 amnesia         U! U! U! U! U! U! U! U!  –  U  –  U   ✔  U  U   ✔  U   ✔  ✔   ✔  –
 clock-forward   U! ✔  U! U! U  U  U  U!  –  U  –  U   U  ✔  ✔   U  ✔   ✔  ✔   –  –
 clock-back      T+ T  T+ T+ T+ T+ T+ T+  –  T+ –  T+  T+ ✔  ✔   T+ ✔   T  T   –  –
 client-clocks   ✔  U! ✔  ✔  ✔  ✔  ✔  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
 leader-lost     – – – – – – – – – – – – – – – – – T|T+ T|T+ T|T+ T|T+
 eviction        U! ✔  U! U! U  U  U  U!  –  U  –  U   –  –  –   –  –   –  –   –  –
+release-lost    – – – – – – – – – ✔|T – ✔|T ✔|T ✔|T ✔|T ✔|T ✔|T ✔|T ✔|T ✔|T ✔|T
+repeat-last     – – – – – – – – – – – – ✔|T – – ✔|T – – – – –
+blocked-row     – – – – – – – – – – – – ✔ – – ✔ ✔ – – – –
+frozen-shard    – – – – – – – – – ✔ – ✔ – – – – – – – – –
+read-only       – – – – – – – – – ✔ – – – – – ✔ ✔ – – – –
 herd            $  $  $  $  $  $  $  $   –  ✔  ✔  $   ✔  $  $   $  $   $  $   $  $
 names           ✔  ✔  ✔  ✔  $  $  $  ✔   ✔  ✔  ✔  ✔   ✔  ✔  ✔   ✔  ✔   ✔  ✔   ✔  ✔
 ";

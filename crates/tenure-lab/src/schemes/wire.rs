@@ -20,11 +20,15 @@ pub(crate) struct Wire {
 enum Place {
     At(String),
     /// The master of that name; any of these sentinels knows where it is.
-    Master(String, Vec<String>),
+    Master {
+        name: String,
+        sentinels: Vec<String>,
+        login: String,
+    },
 }
 
 impl Wire {
-    /// The Redis at `host:port`.
+    /// The Redis at `host:port`, or at `:password@host:port`.
     pub(crate) fn new(address: &str, longest: Duration) -> Wire {
         Wire { place: Place::At(address.to_owned()), longest, open: Mutex::new(None) }
     }
@@ -32,8 +36,14 @@ impl Wire {
     /// The master that sentinels name, of a URL that says so.
     pub(crate) fn watched(url: &str, longest: Duration) -> Option<Wire> {
         let (sentinels, name) = url.strip_prefix("redis+sentinel://")?.split_once('/')?;
-        let sentinels = sentinels.split(',').map(str::to_owned).collect();
-        let place = Place::Master(name.to_owned(), sentinels);
+        // One password for all, also for the master that they name.
+        let (login, sentinels) = match sentinels.split_once('@') {
+            Some((login, sentinels)) => (format!("{login}@"), sentinels),
+            None => (String::new(), sentinels),
+        };
+        let name = name.split('?').next().unwrap_or(name);
+        let sentinels = sentinels.split(',').map(|at| format!("{login}{at}")).collect();
+        let place = Place::Master { name: name.to_owned(), sentinels, login };
         Some(Wire { place, longest, open: Mutex::new(None) })
     }
 
@@ -88,14 +98,14 @@ impl Wire {
     }
 
     async fn client(&self) -> Result<Client> {
-        let (name, sentinels) = match &self.place {
+        let (name, sentinels, login) = match &self.place {
             Place::At(address) => return client(address),
-            Place::Master(name, sentinels) => (name, sentinels),
+            Place::Master { name, sentinels, login } => (name, sentinels, login),
         };
         let mut last = Error::new(ErrorKind::Unavailable, "there is no sentinel");
         for sentinel in sentinels {
             match self.named(sentinel, name).await {
-                Ok(address) => return client(&address),
+                Ok(address) => return client(&format!("{login}{address}")),
                 Err(error) => last = error,
             }
         }
@@ -116,8 +126,11 @@ impl Wire {
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::At(address) => write!(f, "redis at {address}"),
-            Place::Master(name, _) => write!(f, "the redis master {name}"),
+            Place::At(address) => {
+                let place = address.rsplit('@').next().unwrap_or_default();
+                write!(f, "redis at {place}")
+            }
+            Place::Master { name, .. } => write!(f, "the redis master {name}"),
         }
     }
 }

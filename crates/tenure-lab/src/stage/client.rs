@@ -107,7 +107,9 @@ impl Client {
 
     async fn obey(&self, order: Order) -> Result<()> {
         match order {
-            Order::Take { hold, key, patience_ms } => self.take(hold, key, patience_ms).await,
+            Order::Take { hold, key, patience_ms, fixed } => {
+                self.take(hold, key, (patience_ms, fixed)).await
+            }
             Order::Abandon { hold } => {
                 drop(self.asking.borrow_mut().remove(&hold));
                 Ok(())
@@ -119,7 +121,12 @@ impl Client {
         }
     }
 
-    async fn take(&self, hold: u64, key: String, patience_ms: Option<u64>) -> Result<()> {
+    async fn take(
+        &self,
+        hold: u64,
+        key: String,
+        (patience_ms, fixed): (Option<u64>, bool),
+    ) -> Result<()> {
         let patience = patience_ms.map(Duration::from_millis);
         let (abandon, abandoned) = oneshot::channel();
         self.asking.borrow_mut().insert(hold, abandon);
@@ -129,7 +136,7 @@ impl Client {
             Ok(match &self.locks {
                 Locks::Naive(naive) => Held::Naive(naive.take(hold, &key, patience).await?),
                 Locks::Own(own) => {
-                    let guard = own.take(hold, &key, patience).await?;
+                    let guard = own.take(hold, &key, patience, fixed).await?;
                     let deadline = own.deadline(&guard);
                     Held::Own(RefCell::new(Some(guard)), deadline)
                 }

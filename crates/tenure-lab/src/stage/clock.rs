@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::history::LATEST;
+
 /// The clock of one run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
@@ -30,9 +32,9 @@ impl Clock {
         boot().saturating_sub(self.start)
     }
 
-    /// The point this far from now.
+    /// The point this far from now, or the latest that a history may name.
     pub(crate) fn after(self, span: Duration) -> u64 {
-        self.now().saturating_add(nanos(span))
+        self.now().saturating_add(nanos(span)).min(LATEST)
     }
 }
 

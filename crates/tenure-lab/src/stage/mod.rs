@@ -14,6 +14,7 @@ mod own;
 mod part;
 mod recorder;
 mod resource;
+mod waits;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -210,11 +211,26 @@ impl<'a> Stage<'a> {
         key: &str,
         patience: Option<Duration>,
     ) -> Result<u64> {
+        self.request(name, key, (patience, false))
+    }
+
+    /// A client requests the lock for one lease that is not renewed, and waits for it.
+    pub(crate) fn ask_fixed(&mut self, name: &str) -> Result<u64> {
+        let key = self.key.clone();
+        self.request(name, &key, (None, true))
+    }
+
+    fn request(
+        &mut self,
+        name: &str,
+        key: &str,
+        (patience, fixed): (Option<Duration>, bool),
+    ) -> Result<u64> {
         self.holds += 1;
         let hold = self.holds;
         self.actor(name)?.hold = hold;
         let patience_ms = patience.map(|patience| patience.as_millis() as u64);
-        self.order(name, &Order::Take { hold, key: key.to_owned(), patience_ms })?;
+        self.order(name, &Order::Take { hold, key: key.to_owned(), patience_ms, fixed })?;
         let asked =
             |event: &Event| matches!(event.what, What::Asked { hold: of, .. } if of == hold);
         let since = self.actor(name)?.since;

@@ -47,8 +47,10 @@ impl Own {
         hold: u64,
         key: &str,
         patience: Option<Duration>,
+        fixed: bool,
     ) -> tenure::Result<Guard> {
         let lock = self.client.lock(key).ttl(self.lease);
+        let lock = if fixed { lock.without_renewal() } else { lock };
         let guard = match patience {
             None => lock.acquire().await?,
             Some(Duration::ZERO) => lock.try_acquire().await?.granted()?,

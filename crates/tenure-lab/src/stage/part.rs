@@ -30,7 +30,8 @@ pub(crate) struct Part {
 #[serde(tag = "order", rename_all = "snake_case")]
 pub(crate) enum Order {
     /// Asks for the lock, waiting for as long as patience lasts, or for ever.
-    Take { hold: u64, key: String, patience_ms: Option<u64> },
+    /// A `fixed` lease is not renewed.
+    Take { hold: u64, key: String, patience_ms: Option<u64>, fixed: bool },
     /// Drops a `Take` that is under way.
     Abandon { hold: u64 },
     /// Looks whether it still holds, as far as the lock can tell, and reads the three registers.

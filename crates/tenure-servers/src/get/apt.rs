@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::bundle::{Bundle, lock_file, megabytes, say};
-use super::{deb, dir, mirror};
+use super::{deb, mirror, trusted_dir};
 use crate::process::{Launch, tail};
 
 /// Downloads the packages of a bundle into `folder`; returns their size in bytes.
@@ -47,13 +47,17 @@ impl Apt {
         }
         let suite = deb::suite(bundle);
         let sources = mirror::sources(suite)?;
-        let home = dir().join("apt").join(suite);
+        let home = trusted_dir()?.join("apt").join(suite);
         let show = |error| format!("{}: {error}", home.display());
         for folder in ["state/lists/partial", "cache/archives/partial", "empty"] {
             fs::create_dir_all(home.join(folder)).map_err(show)?;
         }
         let _turn = turn(&home)?;
         let keyring = mirror::keyring(&home)?;
+        if keyring.to_string_lossy().contains(char::is_whitespace) {
+            // apt has no way to write such a path in a list of sources.
+            return Err(format!("`{}` has a blank in it: choose another", keyring.display()));
+        }
         let lines = sources.iter().map(|(address, suite)| {
             let keyring = keyring.display();
             format!("deb [arch={} signed-by={keyring}] {address} {suite} main\n", deb::ARCH)
@@ -137,7 +141,10 @@ impl Apt {
     ) -> Result<String, String> {
         let log = folder.join("apt.log");
         drop(fs::remove_file(&log));
-        let argv = ["apt-get"].iter().chain(OPTIONS).chain(arguments).map(Into::into).collect();
+        let fresh = deb::suite(self.bundle) != FROZEN;
+        let fresh = format!("-oAcquire::Check-Valid-Until={fresh}");
+        let options = ["apt-get", &fresh].into_iter().chain(OPTIONS.iter().copied());
+        let argv = options.chain(arguments.iter().copied()).map(Into::into).collect();
         let mut launch = Launch::new(argv, folder, log.clone());
         launch.env = vec![("APT_CONFIG".into(), self.home.join("apt.conf").into())];
         launch.env.extend(
@@ -194,7 +201,8 @@ fn bytes_in(folder: &Path) -> u64 {
     entries.filter_map(|entry| entry.metadata().ok()).map(|meta| meta.len()).sum()
 }
 
-/// apt reads the machine's own configuration first, so that its proxies stay in force.
+/// apt reads the machine's own configuration first, so that its proxies stay in force. What of it
+/// would make apt less strict is taken back by [`OPTIONS`], which come last.
 fn configuration(home: &Path) -> String {
     let home = home.display();
     let arch = deb::ARCH;
@@ -215,6 +223,15 @@ fn configuration(home: &Path) -> String {
 
 const OPTIONS: &[&str] = &[
     "-q",
+    "-oAPT::Get::AllowUnauthenticated=false",
+    "-oAPT::Get::Allow-Downgrades=false",
+    "-oAPT::Get::Force-Yes=false",
+    "-oAcquire::AllowInsecureRepositories=false",
+    "-oAcquire::AllowWeakRepositories=false",
+    "-oAcquire::AllowDowngradeToInsecureRepositories=false",
+    "-oAcquire::Check-Date=true",
+    "-oAcquire::https::Verify-Peer=true",
+    "-oAcquire::https::Verify-Host=true",
     // Our own lock files keep processes apart; apt's would want root.
     "-oDebug::NoLocking=true",
     "-oAPT::Sandbox::User=",
@@ -233,13 +250,45 @@ const OPTIONS: &[&str] = &[
 const PROXIES: [&str; 6] =
     ["http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
+/// A release whose indexes may be older than they say that they are good for.
+const FROZEN: &str = "bullseye";
+
 const LISTS_LAST: Duration = Duration::from_secs(24 * 60 * 60);
 const PAUSE_LONGEST: Duration = Duration::from_secs(32);
 const APT_LONGEST: Duration = Duration::from_secs(900);
 
 #[cfg(test)]
 mod tests {
-    use super::{complaint, is_busy};
+    use std::process::Command;
+
+    use super::{OPTIONS, complaint, is_busy};
+
+    #[test]
+    fn what_the_machine_lets_pass_is_taken_back() {
+        let names = [
+            "Acquire::AllowInsecureRepositories",
+            "Acquire::AllowWeakRepositories",
+            "Acquire::AllowDowngradeToInsecureRepositories",
+            "APT::Get::AllowUnauthenticated",
+        ];
+        let weak = tempfile::NamedTempFile::new().unwrap();
+        let lines: String = names.iter().map(|name| format!("{name} \"true\";\n")).collect();
+        std::fs::write(weak.path(), lines).unwrap();
+        let asked = |options: &[&str]| {
+            let mut command = Command::new("apt-config");
+            command.env("APT_CONFIG", weak.path()).arg("dump").args(options).args(names);
+            let said = command.output().ok()?;
+            Some(String::from_utf8_lossy(&said.stdout).into_owned())
+        };
+        let Some(before) = asked(&[]) else { return eprintln!("there is no apt here") };
+        assert!(before.contains("AllowInsecureRepositories \"true\""), "{before}");
+        let settings: Vec<&str> =
+            OPTIONS.iter().copied().filter(|option| option.starts_with("-o")).collect();
+        let after = asked(&settings).unwrap();
+        for name in names {
+            assert!(after.contains(&format!("{name} \"false\";")), "{name}: {after}");
+        }
+    }
 
     #[test]
     fn only_a_busy_mirror_is_asked_again() {

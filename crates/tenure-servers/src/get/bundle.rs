@@ -3,11 +3,15 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, TryLockError};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use super::{Use, apt, deb, dir, host};
+use rustix::fs::OFlags;
+
+use super::{Use, apt, deb, dir, host, is_ours, trusted_dir};
 use crate::error::{Error, Result};
 
 /// What can be fetched.
@@ -19,6 +23,7 @@ pub enum Bundle {
     /// The Java that runs ZooKeeper.
     Jre,
     Mariadb,
+    Mysql,
     Postgres,
     Redis,
     Redis8,
@@ -28,11 +33,12 @@ pub enum Bundle {
 
 impl Bundle {
     /// Every bundle.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Consul,
         Self::Etcd,
         Self::Jre,
         Self::Mariadb,
+        Self::Mysql,
         Self::Postgres,
         Self::Redis,
         Self::Redis8,
@@ -47,6 +53,7 @@ impl Bundle {
             Self::Etcd => "etcd",
             Self::Jre => "jre",
             Self::Mariadb => "mariadb",
+            Self::Mysql => "mysql",
             Self::Postgres => "postgres",
             Self::Redis => "redis",
             Self::Redis8 => "redis8",
@@ -66,7 +73,7 @@ impl Bundle {
 
     /// The version that was fetched, if it was.
     pub fn fetched(self) -> Option<String> {
-        let root = dir().join(self.name());
+        let root = root_of(&dir(), self);
         is_complete(&root, self).then(|| {
             let manifest = fs::read_to_string(root.join(MANIFEST)).unwrap_or_default();
             // The server's own package is the first of its list, so it is the first line.
@@ -81,7 +88,9 @@ pub(crate) fn fetch(bundle: Bundle) -> Result<PathBuf> {
     // A failure is remembered: without a network every case would wait for the same time-out.
     static FAILED: Mutex<Option<HashMap<Bundle, Error>>> = Mutex::new(None);
 
-    let root = dir().join(bundle.name());
+    let refused = |reason| Error::failed(format!("get {}", bundle.name()), reason);
+    let dir = trusted_dir().map_err(refused)?;
+    let root = root_of(&dir, bundle);
     if is_complete(&root, bundle) {
         return Ok(root);
     }
@@ -90,9 +99,17 @@ pub(crate) fn fetch(bundle: Bundle) -> Result<PathBuf> {
     if let Some(error) = failed.get(&bundle) {
         return Err(error.clone());
     }
-    make(bundle, &root).map_err(|mut reason| {
-        if bundle == Bundle::Consul {
-            reason.push_str("; only Debian bullseye has it, but any consul on PATH will do");
+    make(bundle, &dir, &root).map_err(|mut reason| {
+        match bundle {
+            Bundle::Consul => {
+                reason.push_str("; only Debian bullseye has it, but any consul on PATH will do");
+            }
+            Bundle::Mysql => {
+                reason.push_str(
+                    "; only Debian sid has it, but a mysqld 8.0 or newer on PATH will do",
+                );
+            }
+            _ => {}
         }
         let error = Error::missing(bundle.name(), reason);
         failed.insert(bundle, error.clone());
@@ -101,10 +118,8 @@ pub(crate) fn fetch(bundle: Bundle) -> Result<PathBuf> {
     Ok(root)
 }
 
-fn make(bundle: Bundle, root: &Path) -> Result<(), String> {
-    let dir = dir();
-    fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-    let _turn = turn(&dir, bundle)?;
+fn make(bundle: Bundle, dir: &Path, root: &Path) -> Result<(), String> {
+    let _turn = turn(dir, bundle)?;
     if is_complete(root, bundle) {
         return Ok(());
     }
@@ -153,7 +168,9 @@ fn turn(dir: &Path, bundle: Bundle) -> Result<File, String> {
 
 /// A file to lock, which is never removed: whoever waits for it must have the same one.
 pub(super) fn lock_file(path: &Path) -> Result<File, String> {
-    let file = File::options().create(true).truncate(false).write(true).open(path);
+    let flags = OFlags::NOFOLLOW.bits().cast_signed();
+    let mut options = File::options();
+    let file = options.create(true).truncate(false).write(true).custom_flags(flags).open(path);
     file.map_err(|error| format!("{}: {error}", path.display()))
 }
 
@@ -168,9 +185,50 @@ pub(super) fn megabytes(bytes: u64) -> String {
     format!("{}.{} MB", bytes / 1_000_000, bytes % 1_000_000 / 100_000)
 }
 
+/// The folder of a bundle. One that was made by another recipe is left alone, because servers of
+/// another process may run from it: then ours has a name of its own.
+fn root_of(dir: &Path, bundle: Bundle) -> PathBuf {
+    let plain = dir.join(bundle.name());
+    if !plain.exists() || is_complete(&plain, bundle) {
+        return plain;
+    }
+    let mut hasher = DefaultHasher::new();
+    deb::recipe(bundle).hash(&mut hasher);
+    dir.join(format!("{}-{:016x}", bundle.name(), hasher.finish()))
+}
+
 fn is_complete(root: &Path, bundle: Bundle) -> bool {
-    fs::read_to_string(root.join(STAMP)).is_ok_and(|stamp| stamp == deb::recipe(bundle))
+    let stamp = fs::read_to_string(root.join(STAMP));
+    is_ours(root) && stamp.is_ok_and(|stamp| stamp == deb::recipe(bundle))
 }
 
 const MANIFEST: &str = "MANIFEST";
 const STAMP: &str = "COMPLETE";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bundle_of_another_recipe_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let plain = dir.path().join("redis");
+        assert_eq!(root_of(dir.path(), Bundle::Redis), plain);
+        fs::create_dir(&plain).unwrap();
+        fs::write(plain.join(STAMP), "another recipe").unwrap();
+        let own = root_of(dir.path(), Bundle::Redis);
+        assert_ne!(own, plain, "it would be removed while others use it");
+        assert_eq!(root_of(dir.path(), Bundle::Redis), own);
+        fs::write(plain.join(STAMP), deb::recipe(Bundle::Redis)).unwrap();
+        assert_eq!(root_of(dir.path(), Bundle::Redis), plain);
+    }
+
+    #[test]
+    fn a_lock_file_that_is_a_link_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("redis.lock");
+        std::os::unix::fs::symlink(dir.path().join("made"), &link).unwrap();
+        assert!(lock_file(&link).is_err());
+        assert!(!dir.path().join("made").exists());
+    }
+}

@@ -16,6 +16,8 @@ pub(super) fn suite(bundle: Bundle) -> &'static str {
     match bundle {
         // The last release with Consul.
         Bundle::Consul => "bullseye",
+        // No release has it; what sid calls its libraries changes with time.
+        Bundle::Mysql => "sid",
         Bundle::Etcd | Bundle::Redis8 | Bundle::Valkey => "trixie",
         _ => "bookworm",
     }
@@ -28,6 +30,7 @@ pub(super) fn packages(bundle: Bundle) -> Vec<&'static str> {
         Bundle::Etcd => &["etcd-server etcd-client libc6"],
         Bundle::Jre => &["openjdk-17-jre-headless zlib1g", LIBC],
         Bundle::Mariadb => &[MARIADB, BOOKWORM, LIBC],
+        Bundle::Mysql => &[MYSQL, LIBC],
         Bundle::Postgres => &[POSTGRES, BOOKWORM, LIBC],
         // The server's program is in the tools' package; the server's own is a link to it.
         Bundle::Redis => {
@@ -53,6 +56,7 @@ pub(super) fn program(bundle: Bundle) -> String {
         Bundle::Etcd => "usr/bin/etcd".into(),
         Bundle::Jre => format!("usr/lib/jvm/java-17-openjdk-{ARCH}/bin/java"),
         Bundle::Mariadb => "usr/sbin/mariadbd".into(),
+        Bundle::Mysql => "usr/sbin/mysqld".into(),
         Bundle::Postgres => format!("{POSTGRES_BIN}/postgres"),
         Bundle::Redis | Bundle::Redis8 => "usr/bin/redis-server".into(),
         Bundle::Valkey => "usr/bin/valkey-server".into(),
@@ -109,8 +113,9 @@ pub(super) fn unpack(bundle: Bundle, packages: &Path, root: &Path) -> Result<Vec
         }
     }
     let mended = prune(root).and_then(|()| match bundle {
-        Bundle::Jre => relink(root, &root.join("usr/lib/jvm")),
-        Bundle::Postgres => wrap_postgres(root),
+        Bundle::Jre if is_inside(root, Path::new(JVM)) => relink(root, &root.join(JVM)),
+        Bundle::Postgres if is_inside(root, Path::new(POSTGRES_BIN)) => wrap_postgres(root),
+        Bundle::Jre | Bundle::Postgres => Err(io::Error::other("its folders are links")),
         _ => Ok(()),
     });
     mended.map_err(|error| format!("cannot prepare the bundle: {error}"))?;
@@ -134,14 +139,24 @@ fn file_name(path: &Path) -> String {
 
 /// Half the disk space is documentation, translations and compiler intermediates.
 fn prune(root: &Path) -> io::Result<()> {
-    let fixed = PRUNED.iter().map(|path| root.join(path));
-    let gconv = root.join("usr/lib").join(TRIPLET).join("gconv");
+    let fixed = PRUNED.iter().map(PathBuf::from);
+    let gconv = Path::new("usr/lib").join(TRIPLET).join("gconv");
     for path in fixed.chain([gconv]) {
-        if path.exists() {
-            fs::remove_dir_all(path)?;
+        if is_inside(root, &path) {
+            fs::remove_dir_all(root.join(path))?;
         }
     }
     Ok(())
+}
+
+/// Whether a path leads to a folder of the bundle by folders alone. A package that has `lib` as a
+/// link to `/lib` would else lead us to the machine's own.
+fn is_inside(root: &Path, path: &Path) -> bool {
+    let mut place = root.to_owned();
+    path.components().all(|step| {
+        place.push(step);
+        fs::symlink_metadata(&place).is_ok_and(|facts| facts.is_dir())
+    })
 }
 
 /// Debian's Java has absolute links into `/etc`: makes them relative, so that they stay inside.
@@ -196,15 +211,20 @@ const BOOKWORM: &str = "libssl3 zlib1g libsystemd0 libcap2 libgcrypt20 libgpg-er
     libzstd1 liblz4-1";
 const TRIXIE: &str = "libssl3t64 zlib1g libsystemd0 libcap2 libzstd1";
 const MARIADB: &str = "mariadb-server-core libaio1 libnuma1 liburing2 libpcre2-8-0 libcrypt1";
+const MYSQL: &str = "mysql-server-core libicu78 libssl3t64 libzstd1 libprotobuf-lite32t64 zlib1g \
+    liblz4-1 libaio1t64 libnuma1 libgoogle-perftools4t64 libtcmalloc-minimal4t64 libxxhash0 \
+    libunwind8 liblzma5";
 // Not libllvm14, 104 MB: the server runs with jit=off.
 const POSTGRES: &str = "postgresql-15 postgresql-client-15 libpq5 libxml2 libgssapi-krb5-2 \
     libldap-2.5-0 libicu72 libreadline8 libpam0g libaudit1 libcap-ng0 libkrb5-3 libk5crypto3 \
     libcom-err2 libkrb5support0 libkeyutils1 libsasl2-2 libtinfo6 libcrypt1 libgnutls30 \
     libp11-kit0 libidn2-0 libunistring2 libtasn1-6 libnettle8 libhogweed6 libgmp10 libffi8";
+const JVM: &str = "usr/lib/jvm";
 const POSTGRES_BIN: &str = "usr/lib/postgresql/15/bin";
 
-const PRUNED: [&str; 11] = [
+const PRUNED: [&str; 12] = [
     "lib/systemd",
+    "usr/lib/mysql",
     "usr/lib/postgresql/15/lib/bitcode",
     "usr/lib/systemd",
     "usr/share/apport",
@@ -238,3 +258,19 @@ pub(super) const ARCH: &str = "unknown";
 const TRIPLET: &str = "unknown";
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const LOADER: &str = "unknown";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_removed_through_a_link_of_a_package() {
+        let (root, machine) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::create_dir_all(machine.path().join("systemd")).unwrap();
+        fs::create_dir_all(root.path().join("usr/share/doc/x")).unwrap();
+        symlink(machine.path(), root.path().join("lib")).unwrap();
+        prune(root.path()).unwrap();
+        assert!(machine.path().join("systemd").exists(), "the machine's own is gone");
+        assert!(!root.path().join("usr/share/doc").exists());
+    }
+}

@@ -82,7 +82,11 @@ impl Wanted {
             Bundle::Consul => plain(&["consul"], "version", (1, 0)),
             Bundle::Etcd => plain(&["etcd"], "--version", (3, 4)),
             Bundle::Jre => plain(&["java"], "-version", (11, 0)),
-            Bundle::Mariadb => plain(&["mariadbd"], "--version", (10, 5)),
+            Bundle::Mariadb => plain(&["mariadbd"], "--version", (10, 6)),
+            // A MariaDB may bear that name too; its version is higher.
+            Bundle::Mysql => {
+                Self { below: Some((10, 0)), ..plain(&["mysqld"], "--version", (8, 0)) }
+            }
             Bundle::Postgres => {
                 Self { siblings: &["initdb"], ..plain(&["postgres"], "--version", (12, 0)) }
             }
@@ -162,6 +166,7 @@ mod tests {
         assert_eq!(parse_version("etcd Version: 3.5.16\nGit SHA: Not provided"), Some((3, 5)));
         assert_eq!(parse_version("Consul v1.8.7\nProtocol 2 spoken by default"), Some((1, 8)));
         assert_eq!(parse_version("mariadbd  Ver 10.11.19-MariaDB for debian"), Some((10, 11)));
+        assert_eq!(parse_version("mysqld  Ver 9.7.4-2 for Linux on x86_64"), Some((9, 7)));
         assert_eq!(parse_version("no such thing"), None);
     }
 }

@@ -12,7 +12,8 @@ pub(super) fn sources(suite: &str) -> Result<Vec<(String, String)>, String> {
     let mirror = address("TENURE_MIRROR", false)?.ok_or_else(|| NO_MIRROR.to_owned())?;
     let mut sources = vec![(mirror, suite.to_owned())];
     // Bullseye is frozen, and of its packages only Consul is wanted, which had no update.
-    if suite != "bullseye"
+    // Sid has no security part: it is mended in place.
+    if !["bullseye", "sid"].contains(&suite)
         && let Some(security) = address("TENURE_MIRROR_SECURITY", true)?
     {
         sources.push((security, format!("{suite}-security")));

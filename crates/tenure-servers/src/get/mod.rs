@@ -3,6 +3,7 @@
 
 mod apt;
 mod bundle;
+mod cache;
 mod deb;
 mod host;
 mod mirror;
@@ -15,6 +16,8 @@ use std::process::Command;
 use bundle::fetch;
 
 pub use bundle::Bundle;
+pub use cache::dir;
+pub(crate) use cache::{is_ours, trusted_dir};
 
 use crate::error::{Error, Result};
 
@@ -45,6 +48,18 @@ impl Program {
                 None => vec![self.path.clone().into()],
             },
         }
+    }
+
+    /// The unpacked bundle around it, if it is not of the host.
+    pub(crate) fn root(&self) -> Option<&Path> {
+        self.root.as_deref()
+    }
+
+    /// The same in a copy of its bundle.
+    pub(crate) fn moved_to(&self, copy: &Path) -> Self {
+        let inside = self.root().and_then(|root| self.path.strip_prefix(root).ok());
+        let path = inside.map_or_else(|| self.path.clone(), |inside| copy.join(inside));
+        Self { path, root: Some(copy.to_owned()), version: self.version }
     }
 
     /// The folder above its `bin` or `sbin`, which also has `share`.
@@ -115,26 +130,6 @@ pub(crate) fn provide(bundle: Bundle) -> Result<PathBuf> {
         Bundle::Zookeeper => zookeeper_jars().map(PathBuf::from),
         _ => program(bundle).map(|program| program.root.unwrap_or(program.path)),
     }
-}
-
-/// The folder that holds what was fetched: `TENURE_SERVERS_DIR`, or `servers` in the target folder.
-pub fn dir() -> PathBuf {
-    let chosen = env::var_os("TENURE_SERVERS_DIR").filter(|value| !value.is_empty());
-    let dir = chosen.map_or_else(|| target_dir().join("servers"), PathBuf::from);
-    // apt wants absolute paths.
-    std::path::absolute(&dir).unwrap_or(dir)
-}
-
-fn target_dir() -> PathBuf {
-    // Cargo marks its target folder with this file, wherever the user has put it.
-    let exe = env::current_exe().unwrap_or_default();
-    let marked = exe.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file());
-    marked.map_or_else(|| workspace().join("target"), Path::to_owned)
-}
-
-fn workspace() -> PathBuf {
-    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-    crate_dir.ancestors().nth(2).unwrap_or(crate_dir).to_owned()
 }
 
 /// Which origins are allowed.

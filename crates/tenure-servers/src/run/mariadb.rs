@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::{Site, argv, ports};
@@ -17,18 +18,24 @@ pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
     let [port] = ports::<1>()?;
     let folder = site.folder("n1")?;
     site.folder("n1/data/mysql")?;
+    site.folder("n1/files")?;
+    let plugins = site.folder("n1/plugins")?;
+    let closed = fs::set_permissions(&plugins, fs::Permissions::from_mode(0o500));
+    closed.map_err(|error| site.failed(error))?;
     let base = base(&folder, &share);
 
     let script = site.dir.join("bootstrap.sql");
-    let text = bootstrap(&share).map_err(|error| Error::missing("mariadb", error))?;
+    let text = bootstrap(&share, site.secret.as_str());
+    let text = text.map_err(|error| Error::missing("mariadb", error))?;
     site.write(&script, &text)?;
     let mut options: Vec<&str> = base.iter().map(String::as_str).collect();
     options.extend(["--bootstrap", "--skip-log-bin"]);
     options.extend(["--innodb-flush-log-at-trx-commit=0", "--skip-innodb-doublewrite"]);
     let log = site.dir.join("bootstrap.log");
     let mut launch = Launch::new(argv(program.argv(None), &options), &folder, log);
-    launch.stdin = Some(script);
+    launch.stdin = Some(script.clone());
     launch.run(START_LONGEST).map_err(|reason| Error::failed("make a MariaDB", reason))?;
+    fs::remove_file(&script).map_err(|error| site.failed(error))?;
 
     let number = format!("--port={}", port.number());
     let mut options: Vec<&str> = base.iter().map(String::as_str).collect();
@@ -62,7 +69,9 @@ fn base(folder: &Path, share: &Path) -> Vec<String> {
         format!("--datadir={folder}/data"),
         format!("--lc-messages-dir={share}"),
         format!("--character-sets-dir={share}/charsets"),
-        format!("--plugin-dir={folder}"),
+        // What a statement writes goes to a folder that no statement can load a library from.
+        format!("--plugin-dir={folder}/plugins"),
+        format!("--secure-file-priv={folder}/files"),
         // A server that starts removes what it finds of temporary tables, also those of others.
         format!("--tmpdir={folder}"),
         "--innodb-buffer-pool-size=16M".to_owned(),
@@ -85,8 +94,8 @@ fn share(program: &Program) -> Result<PathBuf> {
 }
 
 /// The system tables without help texts and the sys schema, which take most of the time; and
-/// root without a password. One statement per line where we write them.
-fn bootstrap(share: &Path) -> io::Result<String> {
+/// the password of root, the only one who gets in. One statement per line where we write them.
+fn bootstrap(share: &Path, password: &str) -> io::Result<String> {
     let mut text = "use mysql;\nSET @auth_root_socket=NULL;\n".to_owned();
     for name in [
         "mysql_system_tables",
@@ -97,5 +106,10 @@ fn bootstrap(share: &Path) -> io::Result<String> {
         text.push_str(&fs::read_to_string(share.join(format!("{name}.sql")))?);
     }
     text.push_str("CREATE DATABASE IF NOT EXISTS test;\n");
+    text.push_str("DELETE FROM global_priv WHERE User = '';\n");
+    text.push_str(&format!(
+        "UPDATE global_priv SET Priv = json_set(Priv, '$.plugin', 'mysql_native_password', \
+         '$.authentication_string', PASSWORD('{password}')) WHERE User = 'root';\n"
+    ));
     Ok(text)
 }

@@ -3,14 +3,16 @@
 mod consul;
 mod etcd;
 mod mariadb;
+pub(crate) mod mysql;
 pub(crate) mod postgres;
 mod redis;
 mod sentinel;
 mod zookeeper;
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -23,6 +25,7 @@ use crate::node::{Node, Role};
 use crate::options::Options;
 use crate::ports::Port;
 use crate::process::Launch;
+use crate::secret::{self, Secret};
 use crate::topology::Topology;
 
 pub(crate) use sentinel::MASTER_NAME;
@@ -35,6 +38,7 @@ pub(crate) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
         Topology::Etcd => etcd::start(site, 1),
         Topology::Etcd3 => etcd::start(site, 3),
         Topology::Mariadb => mariadb::start(site),
+        Topology::Mysql => mysql::start(site),
         Topology::Postgres => postgres::start(site),
         Topology::Redis => redis::start(site, 1),
         Topology::Redis5 => redis::start(site, 5),
@@ -52,6 +56,7 @@ pub(crate) fn ready(cluster: &Cluster) -> Result<(), (&Node, String)> {
             Topology::Consul | Topology::Consul3 => consul::ready(cluster, node),
             Topology::Etcd | Topology::Etcd3 => etcd::ready(node),
             Topology::Mariadb => mariadb::ready(node),
+            Topology::Mysql => mysql::ready(node),
             Topology::Postgres => postgres::ready(node),
             Topology::Redis | Topology::Redis5 => redis::ready(node),
             Topology::RedisCluster => redis::cluster_ready(node),
@@ -95,19 +100,23 @@ pub(crate) struct Site<'a> {
     options: &'a Options,
     dir: &'a Path,
     shim: Option<PathBuf>,
+    secret: Secret,
 }
 
 impl<'a> Site<'a> {
     pub(crate) fn new(topology: Topology, options: &'a Options, dir: &'a Path) -> Result<Self> {
         let shim = match topology.server() {
             _ if !options.clock => None,
-            "mariadb" | "postgres" | "redis" | "zookeeper" => Some(clock::shim()?),
+            "mariadb" | "mysql" | "postgres" | "redis" | "zookeeper" => Some(clock::shim()?),
             server => {
                 let reason = "its clock cannot be shifted: it does not ask libc for the time";
                 return Err(Error::failed(format!("start {server}"), reason));
             }
         };
-        Ok(Self { topology, options, dir, shim })
+        let secret = Secret::new().map_err(|error| Error::failed("make a password", error))?;
+        let site = Self { topology, options, dir, shim, secret };
+        site.write(&dir.join("password"), site.secret.as_str())?;
+        Ok(site)
     }
 
     /// The shared object to load into the server first.
@@ -122,8 +131,17 @@ impl<'a> Site<'a> {
         Ok(folder)
     }
 
+    /// Writes a file that only this user can read: there may be a password in it.
     fn write(&self, path: &Path, text: &str) -> Result<()> {
-        fs::write(path, text).map_err(|error| self.failed(error))
+        let file = File::options().create(true).truncate(true).write(true).mode(0o600).open(path);
+        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|error| self.failed(error))
+    }
+
+    /// What its nodes ask everybody for, if they can.
+    fn login(&self) -> Option<Secret> {
+        let asks = matches!(self.topology.server(), "mariadb" | "postgres" | "redis");
+        asks.then(|| self.secret.clone())
     }
 
     fn failed(&self, error: impl std::fmt::Display) -> Error {
@@ -152,8 +170,12 @@ impl<'a> Site<'a> {
                 _ => Signal::TERM,
             },
             clock: clock.transpose().map_err(|error| self.failed(error))?,
+            secret: self.login(),
             process: Mutex::new(None),
         };
+        if let Some(secret) = &node.secret {
+            secret::remember(node.port(), secret);
+        }
         node.spawn()?;
         Ok(node)
     }

@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Site, argv, ports};
 use crate::error::{Error, Result};
-use crate::get::{self, Bundle};
+use crate::get::{self, Bundle, Program};
 use crate::node::{Node, START_LONGEST};
 use crate::process::Launch;
 use crate::wire::postgres::Postgres;
@@ -20,16 +20,21 @@ pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
         return Err(Error::missing("postgres", reason));
     }
     let program = get::program(Bundle::Postgres)?;
+    let program = within_reach(site, program).map_err(|error| site.failed(error))?;
     let [port] = ports::<1>()?;
     let folder = site.folder("n1")?;
-    hand_over(site.dir, &folder).map_err(|error| site.failed(error))?;
+    let password = folder.join("password");
+    site.write(&password, site.secret.as_str())?;
+    hand_over(site, &folder).map_err(|error| site.failed(error))?;
 
-    let options = ["-D", "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"];
+    let options = ["-D", "data", "-U", "postgres", "-A", "scram-sha-256", "-E", "UTF8"];
     let mut initdb = argv(as_nobody(), &[]);
     initdb.extend(argv(program.sibling("initdb").argv(None), &options));
-    initdb.extend(["--no-sync", "--no-instructions"].map(Into::into));
+    initdb.extend(["--pwfile=password", "--locale=C", "--no-sync"].map(Into::into));
+    initdb.push("--no-instructions".into());
     let launch = Launch::new(initdb, &folder, site.dir.join("initdb.log"));
     launch.run(START_LONGEST).map_err(|reason| Error::failed("make a PostgreSQL", reason))?;
+    fs::remove_file(&password).map_err(|error| site.failed(error))?;
 
     let number = port.number().to_string();
     let mut options = vec!["-D", "data", "-p", &number, "-c", "listen_addresses=127.0.0.1"];
@@ -41,14 +46,16 @@ pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
     }
     let settings: Vec<String> = TLS
         .iter()
-        .filter_map(|(name, file)| Some(format!("{name}={}", site.options.tls_file(file)?)))
+        .filter(|_| site.options.tls.is_some())
+        .map(|(name, file)| format!("{name}={}", folder.join(file).display()))
         .collect();
     if !settings.is_empty() {
         options.extend(["-c", "ssl=on"]);
         options.extend(settings.iter().flat_map(|setting| ["-c", setting]));
     }
     let mut command = as_nobody();
-    command.extend(argv(program.argv(site.preload()), &options));
+    let preload = preload(site).map_err(|error| site.failed(error))?;
+    command.extend(argv(program.argv(preload.as_deref()), &options));
     let node = site.node("n1", vec![port], command)?;
     node.wait_answer(START_LONGEST)?;
     Ok(vec![node])
@@ -69,23 +76,51 @@ pub(crate) fn sweep(node: &Node) {
     }
 }
 
-/// As root, the user nobody with one capability: to read the bundle wherever it is, even below a
-/// folder that only root may enter. Without `no_setuid_fixup`, access(2), by which PostgreSQL looks
-/// at its own program, would ignore it.
+/// As root, the user nobody, without any right of root's, now or later.
 fn as_nobody() -> Vec<OsString> {
     if !is_root() {
         return Vec::new();
     }
-    let words = [
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "--securebits=+no_setuid_fixup",
-        "--inh-caps=+dac_override",
-        "--ambient-caps=+dac_override",
-    ];
+    let words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"];
     words.map(Into::into).into()
+}
+
+/// As root, a program that the user nobody can run: a bundle that only root can get to is copied.
+fn within_reach(site: &Site<'_>, program: Program) -> io::Result<Program> {
+    let Some(root) = program.root().filter(|root| is_root() && !is_reachable(root)) else {
+        return Ok(program);
+    };
+    let copy = site.dir.join("bundle");
+    run(Command::new("cp").arg("-a").args([root, &copy]))?;
+    run(Command::new("chmod").args(["-R", "a+rX"]).arg(&copy))?;
+    Ok(program.moved_to(&copy))
+}
+
+fn run(command: &mut Command) -> io::Result<()> {
+    match command.status()? {
+        status if status.success() => Ok(()),
+        status => Err(io::Error::other(format!("{command:?}: {status}"))),
+    }
+}
+
+/// The same for the object to load first.
+fn preload(site: &Site<'_>) -> io::Result<Option<PathBuf>> {
+    match site.preload() {
+        Some(object) if is_root() => {
+            let copy = site.dir.join("clock.so");
+            fs::copy(object, &copy)?;
+            Ok(Some(copy))
+        }
+        object => Ok(object.map(Path::to_owned)),
+    }
+}
+
+/// Whether everybody can get to a folder.
+fn is_reachable(folder: &Path) -> bool {
+    let open = |folder: &Path| {
+        fs::metadata(folder).is_ok_and(|facts| facts.permissions().mode() & 0o001 != 0)
+    };
+    folder.ancestors().all(open)
 }
 
 fn on_path(name: &str) -> bool {
@@ -93,10 +128,21 @@ fn on_path(name: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }
 
-fn hand_over(dir: &Path, folder: &Path) -> io::Result<()> {
+/// Gives the server its folder, with what it reads from it. As root it is the user nobody who
+/// needs it, and who must get there.
+fn hand_over(site: &Site<'_>, folder: &Path) -> io::Result<()> {
+    let mut given = vec![folder.to_owned(), folder.join("password")];
+    for (_, file) in TLS {
+        if let Some(from) = site.options.tls_file(file) {
+            fs::copy(from, folder.join(file))?;
+            given.push(folder.join(file));
+        }
+    }
     if is_root() {
-        fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
-        chown(folder, Some(NOBODY), Some(NOBODY))?;
+        fs::set_permissions(site.dir, fs::Permissions::from_mode(0o711))?;
+        for path in given {
+            chown(path, Some(NOBODY), Some(NOBODY))?;
+        }
     }
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
 }

@@ -54,7 +54,12 @@ pub(super) fn server(
 ) -> Result<Node> {
     let port = Port::reserve()?;
     let number = port.number().to_string();
-    let mut options = vec!["--port", &number, "--bind", "127.0.0.1", "--daemonize", "no"];
+    // In a file: everybody can read a command line. Included, so that it is not *the* file of its
+    // configuration, which a sentinel would let it write anew.
+    let (file, secret) = (site.folder(name)?.join(CONFIGURATION), site.secret.as_str());
+    site.write(&file, &format!("requirepass {secret}\nmasterauth {secret}\n"))?;
+    let mut options = vec!["--include", CONFIGURATION, "--port", &number, "--bind", "127.0.0.1"];
+    options.extend(["--daemonize", "no"]);
     options.extend(["--dir", "."]);
     // Else a replica's first copy waits five seconds for company.
     options.extend(["--repl-diskless-sync-delay", "0"]);
@@ -63,6 +68,8 @@ pub(super) fn server(
     options.extend(extra);
     site.node(name, vec![port], argv(program.argv(site.preload()), &options))
 }
+
+const CONFIGURATION: &str = "redis.conf";
 
 /// A real read: it fails while data are loaded or slots are not served.
 pub(super) fn ready(node: &Node) -> io::Result<()> {

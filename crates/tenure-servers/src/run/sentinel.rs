@@ -33,7 +33,8 @@ pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
         let name = format!("s{i}");
         let [port] = ports::<1>()?;
         let file = site.folder(&name)?.join("sentinel.conf");
-        site.write(&file, &configuration(port.number(), nodes[0].port()))?;
+        let secret = site.secret.as_str();
+        site.write(&file, &configuration(port.number(), nodes[0].port(), secret))?;
         let file = file.display().to_string();
         let argv = argv(program.argv(site.preload()), &[&file, "--sentinel"]);
         let mut sentinel = site.node(&name, vec![port], argv)?;
@@ -177,12 +178,14 @@ fn hurry(sentinel: &Node) -> io::Result<()> {
 
 /// A second without an answer makes a master dead: with half of that, a busy machine fails over
 /// by itself.
-fn configuration(port: u16, master: u16) -> String {
+fn configuration(port: u16, master: u16, secret: &str) -> String {
     format!(
         "port {port}\n\
          bind 127.0.0.1\n\
          dir .\n\
+         requirepass {secret}\n\
          sentinel monitor {MASTER_NAME} 127.0.0.1 {master} 2\n\
+         sentinel auth-pass {MASTER_NAME} {secret}\n\
          sentinel down-after-milliseconds {MASTER_NAME} 1000\n\
          sentinel failover-timeout {MASTER_NAME} 3000\n\
          sentinel parallel-syncs {MASTER_NAME} 1\n"

@@ -5,6 +5,7 @@ pub mod http;
 pub mod mysql;
 pub mod postgres;
 pub mod redis;
+mod scram;
 pub mod zookeeper;
 
 use std::io;

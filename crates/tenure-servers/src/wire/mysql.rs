@@ -1,44 +1,118 @@
-//! MariaDB and MySQL: text queries, without a password.
+//! MariaDB and MySQL: text queries. MariaDB is told a proof of the password; MySQL is asked over
+//! its socket, where the password may be sent as it is.
 
+use std::fmt::Debug;
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 
-use super::{connect, odd};
+use sha1::{Digest, Sha1};
+
+use super::{LIMIT, connect, odd};
+use crate::node::Node;
+use crate::run;
+use crate::secret::{self, Secret};
+
+/// What bytes travel over.
+trait Stream: Read + Write + Debug + Send {}
+
+impl<S: Read + Write + Debug + Send> Stream for S {}
 
 /// A connection as user `root` to the database `test`.
 #[derive(Debug)]
 pub struct Mysql {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     sequence: u8,
 }
 
 impl Mysql {
-    /// Connects to a port on loopback.
+    /// Connects to a node, which is a MariaDB or a MySQL, as its administrator.
+    ///
+    /// # Errors
+    /// When nobody answers within five seconds, or the server refuses.
+    pub fn admin(node: &Node) -> io::Result<Self> {
+        match node.server {
+            "mysql" => Self::over_socket(node, &run::mysql::password(node)?),
+            _ => Self::connect(node.port()),
+        }
+    }
+
+    /// Connects to a port on loopback, with the password of the MariaDB that this process runs
+    /// there.
     ///
     /// # Errors
     /// When nobody answers within five seconds, or the server refuses.
     pub fn connect(port: u16) -> io::Result<Self> {
-        let mut connection = Self { stream: connect(port)?, sequence: 0 };
-        let greeting = connection.receive()?;
+        let mut connection = Self { stream: Box::new(connect(port)?), sequence: 0 };
+        let secret = secret::of(port);
+        connection.log_in(Login::Native(secret.as_ref().map_or("", Secret::as_str)))?;
+        Ok(connection)
+    }
+
+    /// Connects as a stranger would, who has no password.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn anonymous(port: u16) -> io::Result<Self> {
+        let mut connection = Self { stream: Box::new(connect(port)?), sequence: 0 };
+        connection.log_in(Login::Native(""))?;
+        Ok(connection)
+    }
+
+    /// By the folder of the socket, because the path of one has at most 107 bytes.
+    fn over_socket(node: &Node, password: &str) -> io::Result<Self> {
+        let folder = File::open(node.dir().join("data"))?;
+        let path = format!("/proc/self/fd/{}/{}", folder.as_raw_fd(), run::mysql::SOCKET);
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.set_write_timeout(Some(LIMIT))?;
+        let mut connection = Self { stream: Box::new(stream), sequence: 0 };
+        connection.log_in(Login::Whole(password))?;
+        Ok(connection)
+    }
+
+    fn log_in(&mut self, login_by: Login<'_>) -> io::Result<()> {
+        let greeting = self.receive()?;
         if greeting.first() == Some(&ERR) {
             return Err(odd(message(&greeting)));
         }
+        // Over a socket: a proof that cannot be right, so that the server asks for the password.
+        let (proof, plugin, password) = match login_by {
+            Login::Native(password) => {
+                let proof = native_proof(password, &challenge(&greeting)?);
+                (proof, "mysql_native_password", "")
+            }
+            Login::Whole(password) => (vec![1; 32], "caching_sha2_password", password),
+        };
         let mut login = Vec::new();
         login.extend(CAPABILITIES.to_le_bytes());
         login.extend((1u32 << 24).to_le_bytes()); // largest packet
         login.push(45); // utf8mb4
         login.extend([0; 23]);
         login.extend(b"root\0");
-        login.push(0); // an empty password
-        login.extend(b"test\0mysql_native_password\0");
-        connection.send(&login)?;
-        let mut answer = connection.receive()?;
+        login.push(u8::try_from(proof.len()).map_err(odd)?);
+        login.extend(&proof);
+        login.extend(format!("test\0{plugin}\0").as_bytes());
+        self.send(&login)?;
+        let mut answer = self.receive()?;
         if answer.first() == Some(&SWITCH_AUTH) {
-            connection.send(&[])?;
-            answer = connection.receive()?;
+            // Perhaps with another challenge: behind the name of the plugin.
+            let again = match (login_by, answer.splitn(2, |&byte| byte == 0).nth(1)) {
+                (Login::Native(password), Some(other)) if !password.is_empty() => {
+                    native_proof(password, other.get(..20).unwrap_or_default())
+                }
+                _ => proof,
+            };
+            self.send(&again)?;
+            answer = self.receive()?;
+        }
+        if answer == WHOLE_PASSWORD {
+            self.send(format!("{password}\0").as_bytes())?;
+            answer = self.receive()?;
         }
         match answer.first() {
-            Some(&OK) => Ok(connection),
+            Some(&OK) => Ok(()),
             _ => Err(odd(message(&answer))),
         }
     }
@@ -93,6 +167,38 @@ impl Mysql {
     }
 }
 
+/// How a password is told.
+#[derive(Clone, Copy)]
+enum Login<'a> {
+    /// By a proof for the server's challenge; without a password, by nothing.
+    Native(&'a str),
+    /// As it is, where nobody listens.
+    Whole(&'a str),
+}
+
+/// The twenty bytes in the server's greeting that a proof is about: eight behind its version and
+/// the number of the connection, the rest behind its capabilities and ten bytes of nothing.
+fn challenge(greeting: &[u8]) -> io::Result<Vec<u8>> {
+    let version = greeting.iter().skip(1).position(|&byte| byte == 0);
+    let first = version.map(|end| end + 2 + 4).ok_or_else(|| odd("no greeting"))?;
+    let part = |from: usize, length| greeting.get(from..from + length);
+    match (part(first, 8), part(first + 8 + 1 + 2 + 1 + 2 + 2 + 1 + 10, 12)) {
+        (Some(one), Some(two)) => Ok([one, two].concat()),
+        _ => Err(odd("no challenge in the greeting")),
+    }
+}
+
+/// SHA1(password) xor SHA1(challenge, SHA1(SHA1(password))).
+fn native_proof(password: &str, challenge: &[u8]) -> Vec<u8> {
+    if password.is_empty() {
+        return Vec::new();
+    }
+    let once = Sha1::digest(password);
+    let stored = Sha1::digest(once);
+    let mask = Sha1::new().chain_update(challenge).chain_update(stored).finalize();
+    once.iter().zip(mask).map(|(a, b)| a ^ b).collect()
+}
+
 /// A column is its length in one byte (values here are short) and its bytes; 251 stands for NULL.
 fn first_column(row: &[u8]) -> String {
     let Some((&length, rest)) = row.split_first() else { return String::new() };
@@ -108,6 +214,8 @@ fn message(packet: &[u8]) -> String {
 const OK: u8 = 0x00;
 const END: u8 = 0xfe;
 const SWITCH_AUTH: u8 = 0xfe;
+/// The server wants the password itself.
+const WHOLE_PASSWORD: [u8; 2] = [0x01, 0x04];
 const ERR: u8 = 0xff;
 
 /// Long password, connect with database, protocol 4.1, transactions, secure connection, plugins.

@@ -1,9 +1,11 @@
-//! PostgreSQL: simple queries, without a password.
+//! PostgreSQL: simple queries.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
+use super::scram::Scram;
 use super::{connect, odd};
+use crate::secret::{self, Secret};
 
 /// A connection as user `postgres` to the database `postgres`.
 #[derive(Debug)]
@@ -12,14 +14,60 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Connects to a port on loopback.
+    /// Connects to a port on loopback, with the password of the cluster that this process runs
+    /// there.
     ///
     /// # Errors
     /// When nobody answers within five seconds, or the server is still starting.
     pub fn connect(port: u16) -> io::Result<Self> {
+        Self::log_in(port, secret::of(port).as_ref().map(Secret::as_str))
+    }
+
+    /// Connects with this password, for what stands before a server and is no
+    /// [`Proxy`](crate::Proxy).
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn with_password(port: u16, password: &str) -> io::Result<Self> {
+        Self::log_in(port, Some(password))
+    }
+
+    /// Connects as a stranger would, who has no password.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), and when the server wants one.
+    pub fn anonymous(port: u16) -> io::Result<Self> {
+        Self::log_in(port, None)
+    }
+
+    fn log_in(port: u16, password: Option<&str>) -> io::Result<Self> {
         let mut connection = Self { stream: connect(port)? };
         let parameters = b"\x00\x03\x00\x00user\0postgres\0database\0postgres\0\0";
         connection.send(None, parameters)?;
+        let nonce = Secret::new()?;
+        let scram = Scram::new(password.unwrap_or_default(), nonce.as_str().to_owned());
+        loop {
+            let body = match connection.receive()? {
+                (b'R', body) => body,
+                (b'E', body) => return Err(odd(message(&body))),
+                _ => continue,
+            };
+            match (body.first_chunk().copied().map(u32::from_be_bytes), password) {
+                (Some(0), _) => break,
+                (Some(SASL), Some(_)) => {
+                    let first = scram.first();
+                    let length = u32::try_from(first.len()).map_err(odd)?.to_be_bytes();
+                    let parts = [b"SCRAM-SHA-256\0", &length[..], first.as_bytes()];
+                    connection.send(Some(b'p'), &parts.concat())?;
+                }
+                (Some(SASL_CONTINUE), Some(_)) => {
+                    let proof = scram.proof(&String::from_utf8_lossy(&body[4..]))?;
+                    connection.send(Some(b'p'), proof.as_bytes())?;
+                }
+                (Some(SASL_FINAL), Some(_)) => {}
+                _ => return Err(odd("the server wants a password")),
+            }
+        }
         connection.until_ready()?;
         Ok(connection)
     }
@@ -45,24 +93,34 @@ impl Postgres {
         let mut rows = Vec::new();
         let mut error = None;
         loop {
-            let mut head = [0; 5];
-            if let Err(closed) = self.stream.read_exact(&mut head) {
-                // While it starts or stops, the server says so and hangs up.
-                return Err(error.unwrap_or(closed));
-            }
-            let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
-            let mut body = vec![0; usize::try_from(length).map_err(odd)?.saturating_sub(4)];
-            self.stream.read_exact(&mut body)?;
-            match head[0] {
+            let (kind, body) = match self.receive() {
+                Ok(received) => received,
+                // While it stops, the server says so and hangs up.
+                Err(closed) => return Err(error.unwrap_or(closed)),
+            };
+            match kind {
                 b'D' => rows.push(first_column(&body)),
                 b'E' => error = Some(odd(message(&body))),
-                b'R' if body != [0; 4] => return Err(odd("the server wants a password")),
                 b'Z' => return error.map_or(Ok(rows), Err),
                 _ => {}
             }
         }
     }
+
+    fn receive(&mut self) -> io::Result<(u8, Vec<u8>)> {
+        let mut head = [0; 5];
+        self.stream.read_exact(&mut head)?;
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
+        let mut body = vec![0; usize::try_from(length).map_err(odd)?.saturating_sub(4)];
+        self.stream.read_exact(&mut body)?;
+        Ok((head[0], body))
+    }
 }
+
+/// What a server wants of a login, or says of it.
+const SASL: u32 = 10;
+const SASL_CONTINUE: u32 = 11;
+const SASL_FINAL: u32 = 12;
 
 /// A row is the count of its columns, then a length and the bytes for each.
 fn first_column(body: &[u8]) -> String {

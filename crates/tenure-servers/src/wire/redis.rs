@@ -4,6 +4,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
 use super::{connect, odd};
+use crate::secret;
 
 /// A connection to a Redis or a Sentinel.
 #[derive(Debug)]
@@ -37,11 +38,26 @@ impl Value {
 }
 
 impl Redis {
-    /// Connects to a port on loopback.
+    /// Connects to a port on loopback, with the password of the cluster that this process runs
+    /// there.
+    ///
+    /// # Errors
+    /// When nobody answers within five seconds, or the password is refused.
+    pub fn connect(port: u16) -> io::Result<Self> {
+        let mut connection = Self::anonymous(port)?;
+        if let Some(secret) = secret::of(port)
+            && let Value::Error(reason) = connection.command(&["AUTH", secret.as_str()])?
+        {
+            return Err(odd(reason));
+        }
+        Ok(connection)
+    }
+
+    /// Connects as a stranger would, who has no password.
     ///
     /// # Errors
     /// When nobody answers within five seconds.
-    pub fn connect(port: u16) -> io::Result<Self> {
+    pub fn anonymous(port: u16) -> io::Result<Self> {
         Ok(Self { stream: BufReader::new(connect(port)?) })
     }
 

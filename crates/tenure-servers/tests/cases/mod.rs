@@ -5,4 +5,5 @@ pub(crate) mod etcd;
 pub(crate) mod redis;
 pub(crate) mod redis_many;
 pub(crate) mod sql;
+pub(crate) mod strangers;
 pub(crate) mod zookeeper;

@@ -1,4 +1,4 @@
-//! PostgreSQL and MariaDB: locks of a session, and rows that outlive the server.
+//! PostgreSQL, MariaDB and MySQL: locks of a session, and rows that outlive the server.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,14 +17,13 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(Topology::Postgres, "durable survives kill", durable(), postgres),
         trial(Topology::Postgres, "a paused server holds its sessions", options(), paused),
         trial(Topology::Postgres, "a shifted clock is its clock", options().clock(), shifted),
-        trial(Topology::Mariadb, "fast survives kill", options(), mariadb),
-        trial(Topology::Mariadb, "durable survives kill", durable(), mariadb),
-        trial(
-            Topology::Mariadb,
-            "a shifted clock is its clock",
-            options().clock(),
-            shifted_mariadb,
-        ),
+        trial(Topology::Mariadb, "fast survives kill", options(), mysql),
+        trial(Topology::Mariadb, "durable survives kill", durable(), mysql),
+        trial(Topology::Mariadb, "a shifted clock is its clock", options().clock(), shifted_mysql),
+        trial(Topology::Mysql, "fast survives kill", options(), mysql),
+        trial(Topology::Mysql, "durable survives kill", durable(), mysql),
+        trial(Topology::Mysql, "a shifted clock is its clock", options().clock(), shifted_mysql),
+        trial(Topology::Mysql, "nobody gets in without the password", options(), locked),
     ]
 }
 
@@ -71,9 +70,9 @@ fn shifted(cluster: &Cluster) -> Done {
     two_hours_ago(&session.query("select extract(epoch from clock_timestamp())::bigint")?)
 }
 
-fn shifted_mariadb(cluster: &Cluster) -> Done {
+fn shifted_mysql(cluster: &Cluster) -> Done {
     let node = cluster.node();
-    let mut session = Mysql::connect(node.port())?;
+    let mut session = Mysql::admin(node)?;
     node.shift_clock(-7_200_000)?;
     two_hours_ago(&session.query("select unix_timestamp(sysdate())")?)
 }
@@ -85,10 +84,10 @@ fn two_hours_ago(answer: &[String]) -> Done {
     Ok(())
 }
 
-fn mariadb(cluster: &Cluster) -> Done {
+fn mysql(cluster: &Cluster) -> Done {
     let node = cluster.node();
-    let mut first = Mysql::connect(node.port())?;
-    let mut second = Mysql::connect(node.port())?;
+    let mut first = Mysql::admin(node)?;
+    let mut second = Mysql::admin(node)?;
     assert_eq!(first.query("select get_lock('a', 0)")?, ["1"]);
     assert_eq!(second.query("select get_lock('a', 0)")?, ["0"]);
     drop(first);
@@ -103,8 +102,17 @@ fn mariadb(cluster: &Cluster) -> Done {
     for end in [tenure_servers::Node::kill, tenure_servers::Node::stop] {
         end(node)?;
         node.restart()?;
-        let mut third = Mysql::connect(node.port())?;
+        let mut third = Mysql::admin(node)?;
         assert_eq!(third.query("select token from locks where id = 1")?, ["7"]);
     }
+    Ok(())
+}
+
+/// Over TCP, where everybody on the machine could try; with the password it is a case of the lock.
+fn locked(cluster: &Cluster) -> Done {
+    assert!(Mysql::connect(cluster.node().port()).is_err(), "let in without a password");
+    let url = cluster.url();
+    let password = url.strip_prefix("mysql://root:").and_then(|rest| rest.split('@').next());
+    assert!(password.is_some_and(|password| password.len() == 32), "no password in the URL");
     Ok(())
 }

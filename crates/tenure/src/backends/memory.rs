@@ -67,7 +67,7 @@ impl fmt::Debug for Memory {
 #[async_trait]
 impl Backend for Memory {
     fn info(&self) -> Info {
-        Info { reach: Reach::Process, ..Info::new("memory") }
+        Info { reach: Reach::Process, busy_leaves_nothing: true, ..Info::new("memory") }
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {

@@ -80,6 +80,8 @@ pub enum LostReason {
     Released,
     /// The server ended the session that the lock hung on.
     SessionGone,
+    /// The client was shut down, which released what was still held.
+    Shutdown,
     /// Somebody else holds it now.
     TakenOver,
 }
@@ -92,6 +94,7 @@ impl LostReason {
             LostReason::MaxHold => "it was held for as long as `max_hold` allows",
             LostReason::Released => "it was released",
             LostReason::SessionGone => "the server ended the session that it hung on",
+            LostReason::Shutdown => "the client was shut down",
             LostReason::TakenOver => "somebody else holds it now",
         }
     }

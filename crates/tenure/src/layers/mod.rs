@@ -7,9 +7,12 @@
 //! use tenure::Config;
 //!
 //! let config: Config = "memory:".parse()?;
-//! let backend = Timeout::new(config.open().await?, Duration::from_secs(1));
-//! let backend = Retry::new(backend, 3, Duration::from_millis(50));
-//! let locks = config.over(backend);
+//! let locks = config
+//!     .connect_with(|backend| {
+//!         let backend = Timeout::new(backend, Duration::from_secs(1));
+//!         Retry::new(backend, 3, Duration::from_millis(50))
+//!     })
+//!     .await?;
 //! locks.lock("a").acquire().await?.release().await?;
 //! # Ok(()) }
 //! ```

@@ -6,6 +6,11 @@
 mod dial;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "postgres", feature = "redis"))]
 mod encrypt;
+#[cfg(all(
+    feature = "tls",
+    any(feature = "consul", feature = "etcd", feature = "postgres", feature = "redis")
+))]
+mod files;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
@@ -23,6 +28,11 @@ pub(crate) struct Tls {
     pub(crate) ca: Option<String>,
     /// Our certificate, and its key.
     pub(crate) identity: Option<(String, String)>,
+    #[cfg(all(
+        feature = "tls",
+        any(feature = "consul", feature = "etcd", feature = "postgres", feature = "redis")
+    ))]
+    kept: files::Kept,
 }
 
 impl Tls {
@@ -41,7 +51,7 @@ impl Tls {
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
         };
-        Ok(Tls { ca, identity })
+        Ok(Tls { ca, identity, ..Tls::default() })
     }
 
     /// Takes the option `sslmode`, and the files if it asks for encryption. Every value but

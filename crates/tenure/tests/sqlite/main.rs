@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "in a test, that is how it fails")]
 
 mod faults;
+mod hostile;
+mod leases;
 mod peer;
 mod processes;
 mod verbs;

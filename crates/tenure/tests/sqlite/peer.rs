@@ -30,9 +30,19 @@ impl Peer {
 
     pub(crate) fn with(change: impl FnOnce(&mut Command)) -> Peer {
         let mut command = Command::new(std::env::current_exe().unwrap());
+        change(&mut command);
+        Peer::spawn(command)
+    }
+
+    /// By a command that runs what is appended to it.
+    pub(crate) fn behind(mut command: Command) -> Peer {
+        command.arg(std::env::current_exe().unwrap());
+        Peer::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Peer {
         command.args(["--exact", "peer::a_peer_answers_or_obeys", "--nocapture"]);
         command.env("TENURE_TEST_PEER", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
-        change(&mut command);
         let mut child = command.spawn().unwrap();
         let (orders, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let (sender, answers) = channel();

@@ -22,8 +22,8 @@ pub(super) fn run(args: &List) -> Result<u8, Failure> {
     }
     let mut text = String::from("Scenarios\n\n");
     for scenario in SCENARIOS {
-        text += &format!("  {:13} {}  {}\n", scenario.name, scenario.id, scenario.about);
-        text += &format!("  {:13}      {}\n", "", expectations(scenario));
+        text += &format!("  {:16} {}  {}\n", scenario.name, scenario.id, scenario.about);
+        text += &format!("  {:16}      {}\n", "", expectations(scenario));
     }
     text += "\nLocks\n\n";
     for lock in LOCKS {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use clap::value_parser;
@@ -67,9 +67,7 @@ pub(super) fn run(args: &Matrix) -> Result<u8, Failure> {
         rounds: Mutex::new(locks.iter().flat_map(|lock| (0..args.times).map(|_| *lock)).collect()),
         scenarios,
         program: program()?,
-        folder: args.histories.clone().unwrap_or_else(|| {
-            std::env::temp_dir().join(format!("tenure-lab-runs-{}", std::process::id()))
-        }),
+        folder: args.histories.clone().map_or_else(OnceLock::new, OnceLock::from),
         start: Instant::now(),
     };
     std::thread::scope(|scope| {
@@ -99,8 +97,8 @@ struct Show {
     rounds: Mutex<VecDeque<&'static Lock>>,
     scenarios: Vec<&'static Scenario>,
     program: PathBuf,
-    /// For the histories that are worth keeping.
-    folder: PathBuf,
+    /// For the histories that are worth keeping; made for the first of them unless it was named.
+    folder: OnceLock<PathBuf>,
     start: Instant,
 }
 
@@ -143,18 +141,28 @@ impl Show {
         if run.judgement.outcome == Outcome::AsExpected {
             return None;
         }
-        let path = self.folder.join(format!("{name}.jsonl"));
-        let written = std::fs::create_dir_all(&self.folder)
-            .map_err(|error| Failure::system("make a folder for histories", error))
-            .and_then(|()| write(&path, |file| run.history.write(file)));
+        let written = self.folder().and_then(|folder| {
+            let path = folder.join(format!("{name}.jsonl"));
+            write(&path, |file| run.history.write(file)).map(|()| path)
+        });
         match written {
-            Ok(()) => Some(path),
+            Ok(path) => Some(path),
             // The table is worth more than the history of one run.
             Err(failure) => {
                 failure.tell();
                 None
             }
         }
+    }
+
+    fn folder(&self) -> Result<&PathBuf, Failure> {
+        let made = match self.folder.get() {
+            Some(named) => std::fs::create_dir_all(named).map(|()| named.clone()),
+            // Runs are taken down one at a time, so there is only ever one.
+            None => tenure_lab::matrix::folder(),
+        };
+        let made = made.map_err(|error| Failure::system("make a folder for histories", error))?;
+        Ok(self.folder.get_or_init(|| made))
     }
 
     fn summary(&self, table: &Table) -> String {

@@ -1,6 +1,6 @@
 //! `tenure lab replay`: check and draw a recorded history again.
 
-use std::fs;
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -75,12 +75,11 @@ pub(super) fn run(args: &Replay) -> Result<u8, Failure> {
 
 fn read(path: &Path) -> Result<History, Failure> {
     let text = if path.as_os_str() == "-" {
-        let mut text = String::new();
-        io::stdin().lock().read_to_string(&mut text).map(|_| text)
+        text_of(io::stdin().lock())
     } else {
-        fs::read_to_string(path)
+        File::open(path).map_err(anyhow::Error::from).and_then(text_of)
     };
-    let history = text.map_err(anyhow::Error::from).and_then(|text| {
+    let history = text.and_then(|text| {
         let page = text.trim_start().starts_with('<').then(|| picture::embedded(&text)).flatten();
         History::read(page.unwrap_or(text).as_bytes())
     });
@@ -89,3 +88,15 @@ fn read(path: &Path) -> Result<History, Failure> {
         Failure::new(exit::USAGE, message, "record one with `tenure lab run … --history FILE`")
     })
 }
+
+/// All of it, unless it is longer than any history of the lab's: what has no end, such as a device,
+/// must not eat all memory.
+fn text_of(input: impl Read) -> anyhow::Result<String> {
+    let mut text = String::new();
+    input.take(LONGEST + 1).read_to_string(&mut text)?;
+    anyhow::ensure!(text.len() as u64 <= LONGEST, "it is longer than {} MiB", LONGEST >> 20);
+    Ok(text)
+}
+
+/// A run of the lab writes some kilobytes, the longest simulation some megabytes.
+const LONGEST: u64 = 64 << 20;

@@ -4,14 +4,14 @@ use anyhow::{Context, Result, ensure};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tenure::backends::{Etcd, etcd::Condition};
-use tenure::{FencingToken, Key};
+use tenure::{FencingToken, Hosted, Key};
 use tenure_servers::wire::http::json_field;
 
 use super::Resource;
 use super::gateway::{Gateway, encode, number};
 
 struct InEtcd {
-    etcd: Etcd,
+    etcd: Hosted<Etcd>,
     gateway: Gateway,
     key: Key,
     data: String,

@@ -6,13 +6,13 @@ use anyhow::{Context, Result, bail};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tenure::backends::{Zookeeper, zookeeper::Condition};
-use tenure::{FencingToken, Key};
+use tenure::{FencingToken, Hosted, Key};
 use zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError};
 
 use super::Resource;
 
 struct InZookeeper {
-    zookeeper: Zookeeper,
+    zookeeper: Hosted<Zookeeper>,
     client: Client,
     key: Key,
     data: String,

@@ -61,3 +61,11 @@ where
         Err(other) => Err(other.into()),
     }
 }
+
+/// Whether the fence let the token in.
+pub(crate) fn admitted<T, E>(result: Result<T, Refused<E>>) -> Result<bool>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    Ok(answer(result)?.is_ok())
+}

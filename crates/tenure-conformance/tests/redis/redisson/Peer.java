@@ -10,7 +10,7 @@ import org.redisson.config.Config;
 public class Peer {
     public static void main(String[] arguments) throws Exception {
         Config config = new Config();
-        config.useSingleServer().setAddress(arguments[0]).setConnectionMinimumIdleSize(2);
+        config.useSingleServer().setAddress(System.getenv("TENURE_PEER")).setConnectionMinimumIdleSize(2);
         RedissonClient redisson = Redisson.create(config);
         Orders.follow(words -> obey(redisson, words));
     }

@@ -12,7 +12,7 @@ public class Peer {
 
     public static void main(String[] arguments) throws Exception {
         CuratorFramework curator =
-            CuratorFrameworkFactory.newClient(arguments[0], 20000, 10000, new RetryOneTime(100));
+            CuratorFrameworkFactory.newClient(System.getenv("TENURE_PEER"), 20000, 10000, new RetryOneTime(100));
         curator.start();
         curator.blockUntilConnected();
         Orders.follow(words -> obey(curator, words));

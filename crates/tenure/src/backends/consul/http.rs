@@ -80,7 +80,8 @@ impl Http {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// One request. An agent that cannot be reached was not asked: then the next one is.
+    /// One request. An agent that cannot be reached was not asked, and one that knows no leader has
+    /// not passed it on: then the next one is asked. So it is if a read fails.
     async fn send(
         &self,
         method: &Method,
@@ -99,16 +100,17 @@ impl Http {
             let answer = tokio::time::timeout_at(deadline, self.exchange(request)).await;
             suspect.guilty = true;
             match answer {
+                Ok(Ok(answer)) if is_left(method, &answer) => last = Some(Ok(answer)),
                 Ok(Ok(answer)) => {
-                    suspect.guilty = is_leaderless(&answer);
+                    suspect.guilty = answer.status >= 500;
                     return Ok(answer);
                 }
-                Ok(Err(Failure::NotSent(error))) => last = Some(unreachable(host, &*error)),
+                Ok(Err(Failure::NotSent(error))) => last = Some(Err(unreachable(host, &*error))),
                 Ok(Err(Failure::Broken(error))) => return Err(broken(host, &*error)),
                 Err(_elapsed) => return Err(silent(host, limit)),
             }
         }
-        Err(last.unwrap_or_else(|| Error::new(ErrorKind::Invalid, "the consul URL has no host")))
+        last.unwrap_or_else(|| Err(Error::new(ErrorKind::Invalid, "the consul URL has no host")))
     }
 
     fn request(
@@ -204,9 +206,12 @@ impl Drop for Suspect<'_> {
     }
 }
 
-/// Whether the agent answers without being able to help: another one may know the leader.
-fn is_leaderless(answer: &Answer) -> bool {
-    answer.status >= 500
+/// Whether the next agent may be asked the same. A write may be, if the agent found no leader, or no
+/// way to it, so that nothing was passed on; what its other errors mean is not known.
+fn is_left(method: &Method, answer: &Answer) -> bool {
+    let text = String::from_utf8_lossy(&answer.body);
+    let kept = || text.contains("No cluster leader") || text.contains("rpc error getting client");
+    answer.status >= 500 && (method == Method::GET || kept())
 }
 
 /// As it has to stand in a path or a query.

@@ -110,7 +110,11 @@ impl Consul {
 
     /// What to put into a Consul transaction of your own, so that it takes effect only if this
     /// grant is still held at that very moment: the strongest fence there is. `None` if it is not
-    /// held now. The key is the whole one, with the client's prefix.
+    /// held now.
+    ///
+    /// For a guard of a client over this handle (in an `Arc`) the key is
+    /// [`Guard::key`](crate::Guard::key), whatever prefix the client puts before it. For a grant of
+    /// another process it is the whole key, with the prefix.
     ///
     /// # Errors
     ///

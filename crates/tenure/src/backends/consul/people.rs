@@ -53,7 +53,10 @@ impl Inner {
         key: &Key,
         token: FencingToken,
     ) -> Result<Option<Condition>> {
-        let found = self.api.read(&Names::new(key).lock()).await?;
+        // The guard of a client with a prefix hides it.
+        let whole = self.table.whole_key(key, token);
+        let names = Names::new(whole.as_ref().unwrap_or(key));
+        let found = self.api.read(&names.lock()).await?;
         let Some(entry) = found.filter(|entry| entry.modified == token.get()) else {
             return Ok(None);
         };

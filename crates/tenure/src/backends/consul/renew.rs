@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::Inner;
-use super::api::{Op, Txn};
+use super::api::{Entry, Op, Txn};
 use super::names::Names;
 use super::session::Session;
 use super::table::Record;
@@ -16,6 +16,7 @@ use crate::backend::Claim;
 use crate::claim::LostReason;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::token::FencingToken;
 
 impl Inner {
     pub(super) async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
@@ -65,7 +66,10 @@ impl Inner {
         let mut steps = Vec::new();
         let mut asked = Vec::new();
         for (at, (claim, record)) in chunk.iter().enumerate() {
-            if let Some(token) = record.as_ref().and_then(|record| record.token) {
+            let token = record.as_ref().and_then(|record| record.token);
+            // A renewal of another grant of the same owner is none.
+            let named = |token: &FencingToken| claim.token.is_none_or(|named| named == *token);
+            if let Some(token) = token.filter(named) {
                 steps.push(Op::CheckIndex(Names::new(&claim.key).lock(), token.get()));
                 asked.push(at);
             }
@@ -91,8 +95,11 @@ impl Inner {
 
     /// The key is not as we wrote it: gone, somebody else's, or written into by a stranger.
     async fn look(&self, claim: &Claim, record: &Record) -> Result<()> {
+        // A stranger's write leaves the key; one that was deleted and made anew is another grant, as
+        // by a late request of a claim that was evicted.
+        let same = |entry: &Entry| record.token.is_some_and(|token| entry.created <= token.get());
         match self.api.read(&Names::new(&claim.key).lock()).await? {
-            Some(entry) if self.is_ours(&entry, claim.owner, record) => Ok(()),
+            Some(entry) if same(&entry) && self.is_ours(&entry, claim.owner, record) => Ok(()),
             _ if !record.session.refresh(&self.api, Duration::ZERO).await? => {
                 Err(Error::gone(LostReason::SessionGone))
             }

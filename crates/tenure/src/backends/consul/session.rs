@@ -31,7 +31,7 @@ struct State {
 }
 
 impl Session {
-    fn new(id: String, ttl: Duration, renewed: Moment) -> Session {
+    pub(super) fn new(id: String, ttl: Duration, renewed: Moment) -> Session {
         let state = State { renewed, gone: false, retired: false, claims: 0 };
         Session { id, ttl, state: Mutex::new(state), renewing: tokio::sync::Mutex::default() }
     }
@@ -74,8 +74,14 @@ impl Session {
         self.state().retired = true;
     }
 
+    /// Whether nobody has renewed it for so long that the server has ended it, or will.
+    pub(super) fn is_idle(&self, now: Moment) -> bool {
+        let state = self.state();
+        state.gone || now.since(state.renewed) > self.ttl * 2
+    }
+
     /// Whether a new claim may hang on it.
-    fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         let state = self.state();
         !state.gone && !state.retired
     }
@@ -117,7 +123,9 @@ impl Sessions {
     ) -> Result<Arc<Session>> {
         let mut open = self.open.lock().await;
         open.retain(|_, session| session.is_open());
-        let ttl = Duration::from_millis(u64::try_from(claim.ttl.as_millis()).unwrap_or(u64::MAX));
+        // Consul counts milliseconds: no claim gets less than it wants.
+        let millis = claim.ttl.as_nanos().div_ceil(1_000_000);
+        let ttl = Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX));
         if let Some(session) = open.get(&ttl)
             && session.refresh(api, ttl / 3).await?
         {

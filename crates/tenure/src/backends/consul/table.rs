@@ -97,18 +97,22 @@ impl Table {
             leaving: None,
         };
         session.join();
-        self.inner().records.insert(owner, record.clone());
+        let mut inner = self.inner();
+        inner.write_off();
+        inner.records.insert(owner, record.clone());
         record
     }
 
-    /// A request goes out that could take something.
-    pub(super) fn doubts(&self, owner: Owner) {
-        self.change(owner, |record| record.doubt = true);
+    /// A request goes out that could take something. Says whether an earlier one is unanswered.
+    pub(super) fn doubts(&self, owner: Owner) -> bool {
+        let mut inner = self.inner();
+        let record = inner.records.get_mut(&owner);
+        record.is_none_or(|record| std::mem::replace(&mut record.doubt, true))
     }
 
-    /// It was answered.
-    pub(super) fn knows(&self, owner: Owner) {
-        self.change(owner, |record| record.doubt = false);
+    /// It was answered; an earlier one may not be.
+    pub(super) fn knows(&self, owner: Owner, earlier: bool) {
+        self.change(owner, |record| record.doubt = earlier);
     }
 
     pub(super) fn granted(&self, owner: Owner, token: FencingToken) {
@@ -142,11 +146,10 @@ impl Table {
         let _gone = self.forget(owner);
     }
 
-    /// The claim no longer holds its lock. A place in a queue stays.
+    /// The claim no longer holds its lock. It is known until it is released: a request of it may
+    /// still be on its way.
     pub(super) fn lose_grant(&self, owner: Owner) {
-        if self.get(owner).is_some_and(|record| record.token.is_some()) {
-            self.lose(owner);
-        }
+        self.change(owner, |record| record.token = None);
     }
 
     /// Nothing is left of the claim. Returns the session that has to be ended because of that.
@@ -173,6 +176,16 @@ impl Table {
             record.leaving.is_some_and(old) && Arc::ptr_eq(&record.session, session)
         });
         debts.map(|(owner, _)| *owner).collect()
+    }
+
+    /// The whole key of a grant of this client whose key ends so.
+    pub(super) fn whole_key(&self, key: &Key, token: FencingToken) -> Option<Key> {
+        let inner = self.inner();
+        let mut records = inner.records.values();
+        let found = records.find(|record| {
+            record.token == Some(token) && record.key.as_str().ends_with(key.as_str())
+        });
+        found.map(|record| record.key.clone())
     }
 
     /// Returns when no other claim of this client waits before this one: one watcher for each key
@@ -233,6 +246,23 @@ impl Table {
 }
 
 impl Inner {
+    /// Forgets claims whose release failed and whose session nobody has renewed since: it ends by
+    /// itself, and takes no new claims, which would keep alive what they left there.
+    fn write_off(&mut self) {
+        let now = Clock::Boot.now();
+        let over = self.records.iter().filter(|(_, record)| {
+            let old = |since: Moment| now.since(since) > record.session.ttl * 2;
+            record.leaving.is_some_and(old) && record.session.is_idle(now)
+        });
+        for owner in over.map(|(owner, _)| *owner).collect::<Vec<_>>() {
+            self.step_out(owner);
+            if let Some(record) = self.records.remove(&owner) {
+                record.session.retire();
+                record.session.part();
+            }
+        }
+    }
+
     /// Leaves the line, if it is in one, and tells those behind.
     fn step_out(&mut self, owner: Owner) {
         let Some(record) = self.records.get_mut(&owner) else { return };
@@ -253,3 +283,25 @@ pub(super) fn stale(ttl: Duration) -> Duration {
 
 /// What is remembered only to save a request need not be remembered for ever.
 const CROWDED_MAX: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_release_on_a_session_that_nobody_renews_is_forgotten() {
+        let (table, key) = (Table::default(), Key::new("k").unwrap());
+        let session = |ttl| Arc::new(Session::new("s".to_owned(), ttl, Clock::Boot.now()));
+        let (idle, used) = (session(Duration::ZERO), session(Duration::from_secs(60)));
+        let owners: Vec<_> = (0..3).map(|_| Owner::random()).collect();
+        table.enter(owners[0], &key, &idle);
+        table.enter(owners[1], &key, &used);
+        table.leaving(owners[0]);
+        table.leaving(owners[1]);
+        std::thread::sleep(Duration::from_millis(1));
+        table.enter(owners[2], &key, &used);
+        assert!(table.get(owners[0]).is_none(), "it is remembered for ever");
+        assert!(!idle.is_open(), "a new claim would keep its lock alive");
+        assert!(table.get(owners[1]).is_some(), "its session may be renewed yet");
+    }
+}

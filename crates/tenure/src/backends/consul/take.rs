@@ -69,12 +69,28 @@ impl Inner {
             let record = self.record(claim).await?;
             let names = Names::new(&claim.key);
             match (Asking { inner: self, claim, names, record, asked }).ask().await? {
+                Step::Answer(Attempt::Granted(grant)) if claim.fixed && grant.ttl < claim.ttl => {
+                    if let Some(grant) = self.lengthen(claim, grant, asked).await? {
+                        return Ok(Attempt::Granted(grant));
+                    }
+                    self.table.lose(claim.owner);
+                }
                 Step::Answer(attempt) => return Ok(attempt),
                 Step::SessionGone => self.table.lose(claim.owner),
             }
         }
         let message = "consul ends our sessions as soon as they are made; look at its log";
         Err(Error::new(ErrorKind::Unavailable, message))
+    }
+
+    /// A fixed claim gets no second lease, and others share its session: it is granted with the whole
+    /// ttl, which a renewal after its request gives. `None` if the session is gone.
+    async fn lengthen(&self, claim: &Claim, grant: Grant, asked: Moment) -> Result<Option<Grant>> {
+        let Some(record) = self.table.get(claim.owner) else { return Ok(None) };
+        let age = Clock::Boot.now().since(asked);
+        let alive = record.session.refresh(&self.api, age).await?;
+        let ttl = record.session.lease_from(asked).min(claim.ttl);
+        Ok(alive.then(|| Grant::new(grant.token, ttl)))
     }
 
     /// What is known of the claim, on a session that lives and was renewed lately.
@@ -207,9 +223,9 @@ impl Asking<'_> {
     async fn bid(&self, bid: Bid) -> Result<Outcome> {
         let (table, owner) = (&self.inner.table, self.claim.owner);
         table.change_place(owner, |place| place.front = Front::Unknown);
-        table.doubts(owner);
+        let earlier = table.doubts(owner);
         let answer = self.inner.api.transact(&self.steps(bid)).await?;
-        table.knows(owner);
+        table.knows(owner, earlier);
         match answer {
             Txn::Done(entries) => {
                 let lock = self.names.lock();
@@ -261,9 +277,9 @@ impl Asking<'_> {
     async fn queue_up(&self, mut crossed: Crossed) -> Result<Result<Joined, Why>> {
         let (table, owner) = (&self.inner.table, self.claim.owner);
         for _ in 0..JOINS_MAX {
-            table.doubts(owner);
+            let earlier = table.doubts(owner);
             let answer = self.inner.api.transact(&self.joining(crossed)).await?;
-            table.knows(owner);
+            table.knows(owner, earlier);
             match answer {
                 Txn::Done(entries) => return self.joined(&entries, crossed).map(Ok),
                 Txn::Refused(refusals) => match worst(&refusals) {
@@ -345,7 +361,8 @@ impl Asking<'_> {
         let odd = || Error::new(ErrorKind::Internal, "consul gave an index that is no token");
         let token = view::token(entry).ok_or_else(odd)?;
         self.inner.table.granted(self.claim.owner, token);
-        Ok(Grant::new(token, self.record.session.lease_from(self.asked)))
+        let lease = self.record.session.lease_from(self.asked);
+        Ok(Grant::new(token, lease.min(self.claim.ttl)))
     }
 
     fn card(&self) -> String {

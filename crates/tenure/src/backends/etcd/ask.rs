@@ -30,6 +30,17 @@ pub(super) fn all(prefix: &[u8]) -> RangeRequest {
     }
 }
 
+/// The same without the values, which may be anything that others have stored.
+pub(super) fn keys(request: RangeRequest) -> RangeRequest {
+    RangeRequest { keys_only: true, ..request }
+}
+
+/// A page of the keys that begin so, from this one on, in their own order.
+pub(super) fn page(prefix: &[u8], from: Vec<u8>, limit: i64) -> RangeRequest {
+    let (sort_order, sort_target) = (SortOrder::None.into(), SortTarget::Key.into());
+    RangeRequest { key: from, limit, sort_order, sort_target, ..keys(all(prefix)) }
+}
+
 /// The oldest that begins so.
 pub(super) fn first(prefix: &[u8]) -> RangeRequest {
     RangeRequest { limit: 1, ..all(prefix) }

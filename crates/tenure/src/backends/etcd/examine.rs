@@ -142,7 +142,23 @@ fn versions(told: &[Told]) -> Vec<Finding> {
         }
         Some((3, 5, ..=2)) => {
             let detail = format!("{version} can lose committed writes when it is killed");
-            Finding::new(Grade::Warning, "version", detail).advise("run 3.5.3 or later")
+            Finding::new(Grade::Warning, "version", detail).advise("run 3.5.14 or later")
+        }
+        Some((3, 4, ..=30) | (3, 5, ..=12)) => {
+            let detail = format!(
+                "{version}: a leader that hangs and is deposed can still end leases that are \
+                 renewed at the next one, so that two hold one lock (etcd-io/etcd#15247)"
+            );
+            Finding::new(Grade::Warning, "version", detail)
+                .advise("run 3.5.14 or later, or 3.4.32 or later")
+        }
+        Some((3, 4, 31) | (3, 5, 13)) => {
+            let detail = format!(
+                "{version}: revisions, and so tokens, can go back if it crashes while it compacts \
+                 (etcd-io/etcd#17780)"
+            );
+            Finding::new(Grade::Warning, "version", detail)
+                .advise("run 3.5.14 or later, or 3.4.32 or later")
         }
         _ => Finding::good("version", (*version).clone()),
     };
@@ -172,8 +188,11 @@ mod tests {
             versions(&[("h".to_owned(), Ok(status))])[0].grade
         };
         assert_eq!(told("3.3.27"), Grade::Fault);
-        assert_eq!(told("3.4.23"), Grade::Good);
-        assert_eq!(told("3.5.1"), Grade::Warning);
+        for version in ["3.4.0", "3.4.23", "3.4.31", "3.5.1", "3.5.12", "3.5.13"] {
+            assert_eq!(told(version), Grade::Warning, "{version}");
+        }
+        assert_eq!(told("3.4.32"), Grade::Good);
+        assert_eq!(told("3.5.14"), Grade::Good);
         assert_eq!(told("3.5.16"), Grade::Good);
         assert_eq!(told("3.6.0-rc.1"), Grade::Good);
     }

@@ -1,6 +1,8 @@
 //! What the errors of the servers mean: for the next request, and for the user.
 
+use std::error::Error as Cause;
 use std::fmt;
+use std::io;
 
 use tonic::{Code, Status};
 
@@ -49,6 +51,22 @@ pub(super) fn permission_is_denied(error: &Error) -> bool {
 
 pub(super) fn unavailable(message: impl fmt::Display) -> Error {
     Error::new(ErrorKind::Unavailable, format!("etcd: {message}"))
+}
+
+/// Whether nothing listens at the endpoint: then the request was not sent.
+pub(super) fn is_refused(status: &Status) -> bool {
+    let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    causes(status).any(|cause| cause.downcast_ref::<io::Error>().is_some_and(refused))
+}
+
+/// Which endpoint cannot be reached and why, if that is what the status is about.
+pub(super) fn unreachable(host: &str, status: &Status) -> Option<Error> {
+    let cause = causes(status).find(|cause| cause.is::<io::Error>())?;
+    Some(Error::new(ErrorKind::Unavailable, format!("cannot reach etcd at {host}: {cause}")))
+}
+
+fn causes(status: &Status) -> impl Iterator<Item = &(dyn Cause + 'static)> {
+    std::iter::successors(Cause::source(status), |cause| (*cause).source())
 }
 
 /// An error with its causes, in one line.

@@ -35,12 +35,11 @@ impl Store {
 
     /// Gives back, withdraws or undoes. `true` if the claim was held until now.
     pub(super) async fn give_back(&self, claim: &Claim) -> Result<bool> {
-        let Some(entry) = self.table.get(claim) else { return Ok(false) };
+        let Some(entry) = self.table.release(claim) else { return Ok(false) };
         if entry.session.is_dead() {
             self.table.remove(claim);
             return Ok(false);
         }
-        self.table.change(claim, |entry| entry.released = true);
         let deleting = match claim.doubtful || entry.doubtful {
             true => self.delete_and_void(&entry).await,
             false => self.delete(&entry).await,
@@ -57,7 +56,7 @@ impl Store {
             self.revoke(&useless).await;
         }
         // If an earlier attempt is unanswered, it may be the one that found the claim there.
-        Ok(entry.granted && (gone || entry.released))
+        Ok(entry.granted && (gone || entry.released.is_some()))
     }
 
     fn held(&self, claim: &Claim) -> Result<Entry> {
@@ -65,7 +64,10 @@ impl Store {
             Some(entry) if entry.granted && entry.session.is_dead() => {
                 Err(Error::gone(LostReason::SessionGone))
             }
-            Some(_) => self.table.find(claim).filter(|entry| entry.granted).ok_or_else(not_held),
+            Some(_) => {
+                let entry = self.table.find(claim).filter(|entry| entry.granted);
+                entry.filter(|entry| is_of(claim, entry)).ok_or_else(not_held)
+            }
             None => Err(not_held()),
         }
     }
@@ -123,6 +125,11 @@ impl Store {
         let answer = self.wire.call::<_, TxnResponse>(TXN, request, limit(entry.claim.ttl)).await?;
         Ok(ask::deleted(&answer.body) > 0 || answer.doubtful)
     }
+}
+
+/// Whether a renewal is about the grant that is known here, and not about an earlier one.
+fn is_of(claim: &Claim, entry: &Entry) -> bool {
+    claim.token.is_none_or(|token| Some(token.as_i64()) == entry.revision)
 }
 
 fn answer(entry: &Entry, revision: Option<Result<i64>>, start: Moment) -> Result<Duration> {

@@ -1,6 +1,6 @@
 //! etcd: locks between machines, in the layout of etcd's own lock package.
 //!
-//! `wire` is the way to the servers, `proto` and `ask` what is said there; `session` and `pulse`
+//! `wire` and `login` are the way to the servers, `proto` and `ask` what is said there; `session` and `pulse`
 //! keep leases alive, `watch` wakes; `store` is the open client, `take`, `keep`, `hints` and
 //! `people` its verbs. The user's page is `docs/backends/etcd.md`.
 
@@ -9,6 +9,7 @@ mod examine;
 mod fault;
 mod hints;
 mod keep;
+mod login;
 mod names;
 mod people;
 mod proto;
@@ -30,6 +31,7 @@ use crate::backend::{Backend, Claim, Grant, Info, Scope};
 use crate::claim::{Attempt, Holding};
 use crate::error::Result;
 use crate::finding::Finding;
+use crate::hosted::Hosted;
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
@@ -63,7 +65,7 @@ pub struct Etcd {
 impl Etcd {
     /// Connects: `etcd://user:password@host:port,host:port/space`.
     ///
-    /// Its tasks run on the runtime that this is called on, and end with the last clone.
+    /// Its tasks run on a thread of its own, and end with the last clone.
     ///
     /// # Errors
     ///
@@ -73,13 +75,18 @@ impl Etcd {
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future closes what was opened.
-    pub async fn open(url: &str) -> Result<Etcd> {
-        open(Options::parse(url)?).await
+    pub async fn open(url: &str) -> Result<Hosted<Etcd>> {
+        let options = Options::parse(url)?;
+        Hosted::open(async move { open(options).await.map(Arc::new) }).await
     }
 
     /// The comparison to put into an etcd transaction of your own, so that it takes effect only if
     /// this grant is still held at that very moment: the strongest fence there is. `None` if it is
-    /// not held now. The key is the whole one, with the client's prefix.
+    /// not held now.
+    ///
+    /// For a guard of a client over this handle, or over a clone of it, the key is
+    /// [`Guard::key`](crate::Guard::key), whatever prefix the client puts before it. For a grant of
+    /// another process it is the whole key, with the prefix.
     ///
     /// # Errors
     ///
@@ -90,6 +97,22 @@ impl Etcd {
     /// **Cancel safe.** Dropping the future has no effect.
     pub async fn condition(&self, key: &Key, token: FencingToken) -> Result<Option<Condition>> {
         self.store.condition(key, token).await
+    }
+}
+
+impl Hosted<Etcd> {
+    /// [`Etcd::condition`], asked for on the backend's own thread.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` and the like.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future has no effect.
+    pub async fn condition(&self, key: &Key, token: FencingToken) -> Result<Option<Condition>> {
+        let key = key.clone();
+        self.call(move |backend| async move { backend.condition(&key, token).await }).await
     }
 }
 

@@ -27,13 +27,12 @@ impl Store {
             Scope::Key(key) => self.space.claims(key),
             Scope::Prefix(prefix) => self.space.prefix(prefix),
         };
-        let found: RangeResponse = self.wire.call(RANGE, ask::all(&prefix), LOOK).await?.body;
-        // By age within each lock, as they came.
+        let mut claims = self.claims(&prefix, scope).await?;
+        claims.sort_by_key(|(_, kv)| kv.create_revision);
+        // By age within each lock.
         let mut locks: BTreeMap<Key, Vec<KeyValue>> = BTreeMap::new();
-        for kv in found.kvs {
-            if let Some(key) = self.space.lock_of(&kv.key).filter(|key| scope.holds(key)) {
-                locks.entry(key).or_default().push(kv);
-            }
+        for (key, kv) in claims {
+            locks.entry(key).or_default().push(kv);
         }
         let holders = locks.values().filter_map(|queue| queue.first());
         let left = self.times_left(holders.map(|kv| kv.lease)).await;
@@ -45,6 +44,40 @@ impl Store {
             Some(holding)
         });
         Ok(holdings.collect())
+    }
+
+    /// The claims of these locks. Without a path in the URL they may lie anywhere in the key space of
+    /// the server, so that its keys are read page by page, and the values of claims only: those hang
+    /// on leases, other data does not.
+    async fn claims(&self, prefix: &[u8], scope: Scope<'_>) -> Result<Vec<(Key, KeyValue)>> {
+        let (mut claims, mut from) = (Vec::new(), ask::all(prefix).key);
+        loop {
+            let request = ask::page(prefix, from, PAGE);
+            let page: RangeResponse = self.wire.call(RANGE, request, LOOK).await?.body;
+            let Some(last) = page.kvs.last() else { break };
+            // The smallest key that comes after it.
+            from = [&last.key[..], &[0]].concat();
+            let (full, kvs) = (page.kvs.len() as i64 >= PAGE, page.kvs.into_iter());
+            claims.extend(kvs.filter_map(|kv| {
+                let key = self.space.lock_of(&kv.key).filter(|key| scope.holds(key))?;
+                Some((key, kv))
+            }));
+            if !full {
+                break;
+            }
+        }
+        let (leased, mut rest): (Vec<_>, Vec<_>) =
+            claims.into_iter().partition(|(_, kv)| kv.lease != 0);
+        for some in leased.chunks(VALUES) {
+            let reads = some.iter().map(|(_, kv)| ask::get(&kv.key)).collect();
+            let answer: TxnResponse = self.wire.call(TXN, ask::look(reads), LOOK).await?.body;
+            let read = some.iter().zip(ask::found(answer));
+            // What is gone meanwhile is left out.
+            rest.extend(read.filter_map(|((key, _), found)| {
+                Some((key.clone(), found.kvs.into_iter().next()?))
+            }));
+        }
+        Ok(rest)
     }
 
     pub(super) async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
@@ -68,7 +101,10 @@ impl Store {
         key: &Key,
         token: FencingToken,
     ) -> Result<Option<Condition>> {
-        let request = ask::created_by(&self.space.claims(key), token.as_i64());
+        // The guard of a client with a prefix hides it.
+        let whole = self.table.whole_key(key, token.as_i64());
+        let key = whole.as_ref().unwrap_or(key);
+        let request = ask::keys(ask::created_by(&self.space.claims(key), token.as_i64()));
         let found: RangeResponse = self.wire.call(RANGE, request, LOOK).await?.body;
         let Some(kv) = found.kvs.into_iter().next() else { return Ok(None) };
         // Somebody older is there, so that nobody was granted this token yet.
@@ -91,7 +127,7 @@ impl Store {
             found.kvs.first().is_some_and(|kv| !is_direct(&kv.key, &prefix))
         };
         let found: RangeResponse = match nested(&found) {
-            true => self.wire.call(RANGE, ask::all(&prefix), LOOK).await?.body,
+            true => self.wire.call(RANGE, ask::keys(ask::all(&prefix)), LOOK).await?.body,
             false => found,
         };
         let revision = found.header.map_or(0, |header| header.revision);
@@ -118,5 +154,10 @@ impl Store {
 const TIME_TO_LIVE: Method = Method("/etcdserverpb.Lease/LeaseTimeToLive");
 /// How long one answer may take.
 pub(super) const LOOK: Duration = Duration::from_secs(4);
+/// How many keys are read at a time.
+const PAGE: i64 = 5000;
+/// How many values are read at a time: a value has a megabyte and a half at most, unless the servers
+/// were told otherwise.
+const VALUES: usize = 40;
 /// A listing asks for the time left of at most so many clients.
 const MOST_LEASES: usize = 200;

@@ -176,6 +176,17 @@ impl Sessions {
         }
     }
 
+    /// Asks for a keep-alive unless the lease is sure to live until this moment, or will be by the
+    /// one that is in flight.
+    pub(super) fn extend(&self, session: &Session, moment: Moment) {
+        let mut state = session.state();
+        let last = state.asked.unwrap_or(state.confirmed);
+        if last + session.ttl < moment {
+            state.wanted = true;
+            self.bell.notify_one();
+        }
+    }
+
     /// What is to be asked now, and when to look again. Forgets what is over.
     pub(super) fn work(&self, now: Moment) -> Work {
         let mut work = Work { ask: Vec::new(), overdue: false, next: Moment::NEVER };

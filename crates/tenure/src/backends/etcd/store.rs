@@ -9,13 +9,14 @@ use tokio::task::AbortHandle;
 
 use super::ask::{self, RANGE};
 use super::fault::permission_is_denied;
+use super::login::Login;
 use super::names::Space;
 use super::proto::{LeaseRevokeRequest, LeaseRevokeResponse, RangeResponse};
 use super::pulse;
 use super::session::{Session, Sessions, grant};
 use super::table::Table;
 use super::watch::Watches;
-use super::wire::{Login, Method, Wire};
+use super::wire::{Method, Wire};
 use crate::error::Result;
 use crate::options::Options;
 use crate::tls::Tls;
@@ -38,10 +39,8 @@ impl Store {
     pub(super) async fn open(mut options: Options) -> Result<Arc<Store>> {
         let hosts = options.hosts(PORT)?;
         let space = Space::from_path(options.path());
-        let login = options.user().map(|user| Login {
-            user: user.to_owned(),
-            password: options.password().unwrap_or_default().to_owned(),
-        });
+        let password = options.password().unwrap_or_default();
+        let login = options.user().map(|user| Login::new(user, password));
         let tls = match options.scheme() {
             "etcds" => Some(Tls::take(&mut options)?),
             _ => None,
@@ -69,7 +68,7 @@ impl Store {
     pub(super) async fn revoke(&self, session: &Session) {
         session.bury();
         let request = LeaseRevokeRequest { id: session.id };
-        let revoked = self.wire.call::<_, LeaseRevokeResponse>(REVOKE, request, SWEEP).await;
+        let revoked = self.wire.call::<_, LeaseRevokeResponse>(REVOKE, request, REVOKING).await;
         drop(revoked);
     }
 }
@@ -105,5 +104,7 @@ const REVOKE: Method = Method("/etcdserverpb.Lease/LeaseRevoke");
 const PORT: u16 = 2379;
 /// How long opening may take: long enough for an election.
 const OPENING: Duration = Duration::from_secs(5);
+/// How long ending a lease may take.
+const REVOKING: Duration = Duration::from_secs(2);
 /// How often to look for claims that the core has given up on.
-const SWEEP: Duration = Duration::from_secs(2);
+const SWEEP: Duration = Duration::from_secs(1);

@@ -33,8 +33,8 @@ pub(super) struct Entry {
     pub(super) behind: Option<(Vec<u8>, i64)>,
     /// A request to write it is unanswered: it may arrive at any time.
     pub(super) doubtful: bool,
-    /// A release of it was sent before.
-    pub(super) released: bool,
+    /// When a release of it was last sent.
+    pub(super) released: Option<Moment>,
     /// When the core spoke of it last.
     heard: Moment,
 }
@@ -64,7 +64,7 @@ impl Table {
             seen: 0,
             behind: None,
             doubtful: false,
-            released: false,
+            released: None,
             heard: Clock::Boot.now(),
         };
         if let Some(old) = self.entries().insert(id(claim), entry.clone()) {
@@ -93,13 +93,36 @@ impl Table {
         self.entries().get(&id(claim)).cloned()
     }
 
-    /// Claims that the core has not spoken of for so long that they are over for it. Others keep
-    /// their lease alive, so that somebody has to give them back.
+    /// A claim is to be released. As it stood before.
+    pub(super) fn release(&self, claim: &Claim) -> Option<Entry> {
+        let mut entries = self.entries();
+        let entry = entries.get_mut(&id(claim))?;
+        let before = entry.clone();
+        entry.released = Some(Clock::Boot.now());
+        Some(before)
+    }
+
+    /// Claims that the core has not spoken of for so long that they are over for it, or whose
+    /// release it no longer repeats. Others keep their lease alive, so that the backend has to
+    /// release them.
     pub(super) fn stale(&self) -> Vec<Claim> {
         let now = Clock::Boot.now();
         let entries = self.entries();
-        let stale = |entry: &&Entry| now >= entry.heard + entry.claim.ttl * 2;
+        let stale = |entry: &&Entry| {
+            let ttl = entry.claim.ttl;
+            now >= entry.heard + ttl * 2 || entry.released.is_some_and(|last| now >= last + ttl)
+        };
         entries.values().filter(stale).map(|entry| entry.claim.clone()).collect()
+    }
+
+    /// The whole key of a grant of this client whose key ends so.
+    pub(super) fn whole_key(&self, key: &Key, revision: i64) -> Option<Key> {
+        let entries = self.entries();
+        let mut granted = entries.values().filter(|entry| entry.granted);
+        let found = granted.find(|entry| {
+            entry.revision == Some(revision) && entry.claim.key.as_str().ends_with(key.as_str())
+        });
+        found.map(|entry| entry.claim.key.clone())
     }
 
     fn entries(&self) -> MutexGuard<'_, HashMap<(Key, Owner), Entry>> {

@@ -180,7 +180,7 @@ impl Store {
     /// are read, and those left out.
     async fn order_among_all(&self, entry: &Entry, prefix: &[u8]) -> Result<Place> {
         let limit = limit(entry.claim.ttl);
-        let request = ask::look(vec![ask::all(prefix)]);
+        let request = ask::look(vec![ask::keys(ask::all(prefix))]);
         let answer: TxnResponse = self.wire.call(TXN, request, limit).await?.body;
         let now = ask::revision(&answer);
         let Some(all) = ask::found(answer).pop() else { return Ok(Place::Missing) };
@@ -210,16 +210,22 @@ impl Store {
 
     /// Grants, if the lease is sure to last for a while. `None` if it is gone.
     async fn grant(&self, entry: &Entry, revision: i64, asked: Moment) -> Result<Option<Grant>> {
-        let session = &entry.session;
+        let (session, ttl) = (&entry.session, entry.claim.ttl);
         let left = || session.end().since(Clock::Boot.now());
-        if left() <= session.ttl * 2 / 3 {
-            let lasting = session.until_lasting(Clock::Boot.now() + session.ttl * 2 / 3);
-            let _in_time = tokio::time::timeout(limit(entry.claim.ttl), lasting).await;
-        }
+        // Others share the lease, and a fixed claim gets no second one: it has to be confirmed for
+        // the whole ttl first.
+        let lasting = match entry.claim.fixed {
+            true => asked + ttl,
+            false if left() <= session.ttl * 2 / 3 => Clock::Boot.now() + session.ttl * 2 / 3,
+            false => asked,
+        };
+        self.sessions.extend(session, lasting);
+        let lasts = session.until_lasting(lasting);
+        let _in_time = tokio::time::timeout(limit(ttl), lasts).await;
         if session.is_dead() {
             return Ok(None);
         }
-        if left() <= session.ttl / 3 {
+        if left() <= session.ttl / 3 || (entry.claim.fixed && session.end() < lasting) {
             return Err(unavailable("the lease is not confirmed"));
         }
         let number = u64::try_from(revision).ok().and_then(FencingToken::new);
@@ -228,7 +234,7 @@ impl Store {
             (entry.revision, entry.granted, entry.behind) = (Some(revision), true, None);
             entry.seen = entry.seen.max(revision);
         });
-        Ok(Some(Grant::new(token, entry.claim.ttl.min(session.end().since(asked)))))
+        Ok(Some(Grant::new(token, ttl.min(session.end().since(asked)))))
     }
 
     fn queued(&self, claim: &Claim, behind: Behind) -> Busy {

@@ -95,26 +95,29 @@ async fn run(wire: Arc<Wire>, mut wishes: mpsc::UnboundedReceiver<Wish>) {
     let mut open = HashMap::new();
     while let Some(wish) = wishes.recv().await {
         let Wish::Watch(request, watch) = wish else { continue };
+        let mut pause = AGAIN;
         if let Ok(stream) = wire.open(WATCH).await {
             open.insert(request.watch_id, watch);
             if stream.out.send(create(request)).is_ok() {
-                serve(&wire, stream, &mut wishes, &mut open).await;
+                pause = serve(&wire, stream, &mut wishes, &mut open).await;
             }
         }
         // Those who watched look for themselves meanwhile; this keeps them from asking too often.
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(pause).await;
         open.clear();
     }
 }
 
-/// Works until the stream ends or the connection is left for another.
+/// Works until the stream ends, or the connection or its login is left for another. Returns for how
+/// long to wait before the next stream.
 async fn serve(
     wire: &Wire,
     mut stream: Stream,
     wishes: &mut mpsc::UnboundedReceiver<Wish>,
     open: &mut HashMap<i64, Open>,
-) {
+) -> Duration {
     let mut generations = wire.generations();
+    let mut any_begun = false;
     while *generations.borrow_and_update() == stream.generation {
         tokio::select! {
             wish = wishes.recv() => {
@@ -127,24 +130,38 @@ async fn serve(
                         Some(_unheard) => cancel(watch_id),
                         None => continue,
                     },
-                    None => return,
+                    None => return AGAIN,
                 };
                 if stream.out.send(message).is_err() {
-                    return;
+                    return AGAIN;
                 }
             }
             message = stream.messages.next() => match message {
+                // Refused, and under no number of ours: the token, which a stream shows once when it
+                // is opened, has run out. Every later watch would be refused like this one.
+                Some(Ok(answer)) if answer.created && answer.canceled => {
+                    wire.forget_token(stream.generation);
+                    return if any_begun { AGAIN } else { REFUSED };
+                }
                 Some(Ok(answer)) => {
+                    any_begun |= answer.created;
                     if let Some(watch_id) = ring(&answer, open) {
                         let _ended = stream.out.send(cancel(watch_id));
                     }
                 }
-                Some(Err(status)) => return wire.stream_ended(stream.generation, Some(&status)),
-                None => return wire.stream_ended(stream.generation, None),
+                Some(Err(status)) => {
+                    wire.stream_ended(stream.generation, Some(&status));
+                    return AGAIN;
+                }
+                None => {
+                    wire.stream_ended(stream.generation, None);
+                    return AGAIN;
+                }
             },
             _new = generations.changed() => {}
         }
     }
+    AGAIN
 }
 
 /// Tells whoever waits for this. Returns the watch if it has ended and the server still has it.
@@ -175,3 +192,5 @@ const WATCH: Method = Method("/etcdserverpb.Watch/Watch");
 const NO_PUT: i32 = 0;
 /// The pause before a stream that ended is opened again.
 const AGAIN: Duration = Duration::from_millis(30);
+/// The same if the server refuses watches with a fresh token too.
+const REFUSED: Duration = Duration::from_secs(1);

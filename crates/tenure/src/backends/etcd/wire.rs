@@ -1,9 +1,10 @@
 //! The way to the servers: one connection at a time, to one of several endpoints. Whoever finds it
 //! silent moves everybody on to the next. Requests that may be repeated are, until they are
-//! answered or their time is up; `fault` says what their errors mean.
+//! answered or their time is up; `login` gets the token that they carry, `fault` says what their
+//! errors mean.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
@@ -11,13 +12,13 @@ use prost::Message;
 use tokio::sync::{mpsc, watch};
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::metadata::{Ascii, MetadataValue};
+use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use super::fault::{Meaning, chain, from_status, meaning, unavailable};
-use super::proto::{AuthenticateRequest, AuthenticateResponse};
+use super::fault::{Meaning, chain, from_status, is_refused, meaning, unavailable, unreachable};
+use super::login::{Login, Token};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tls::{Dial, Tls};
 
@@ -26,34 +27,20 @@ pub(super) struct Wire {
     endpoints: Vec<Endpoint>,
     /// Makes encrypted connections, if the URL asks for them.
     dial: Option<Dial>,
-    login: Option<Login>,
+    pub(super) login: Option<Login>,
     line: Mutex<Line>,
-    /// Counts the connections: whoever holds a stream of an old one opens it anew.
+    /// Counts the connections and the logins: whoever holds a stream of an old one opens it anew.
     generation: watch::Sender<u64>,
-}
-
-#[derive(Clone)]
-pub(super) struct Login {
-    pub(super) user: String,
-    pub(super) password: String,
 }
 
 /// The connection in use.
 #[derive(Clone)]
-struct Line {
-    generation: u64,
+pub(super) struct Line {
+    pub(super) generation: u64,
+    /// Which endpoint it leads to.
+    at: usize,
     channel: Channel,
-    token: Token,
-}
-
-/// What shows the server who we are.
-#[derive(Clone, PartialEq)]
-enum Token {
-    /// Not asked for yet, or no longer good.
-    None,
-    /// The server does not want any.
-    Needless,
-    Given(MetadataValue<Ascii>),
+    pub(super) token: Token,
 }
 
 /// A method of the API.
@@ -86,7 +73,7 @@ impl Wire {
             Error::new(ErrorKind::Invalid, "the etcd URL names no host; try etcd://127.0.0.1:2379")
         })?;
         let token = if login.is_some() { Token::None } else { Token::Needless };
-        let line = Line { generation: 0, channel: connect(first, dial.as_ref()), token };
+        let line = Line { generation: 0, at: 0, channel: connect(first, dial.as_ref()), token };
         Ok(Wire {
             endpoints,
             dial,
@@ -110,6 +97,7 @@ impl Wire {
     {
         let end = Instant::now() + limit;
         let (mut doubtful, mut pause, mut new_login) = (false, FIRST_PAUSE, false);
+        let mut refused = 0;
         loop {
             let line = self.line_for_call(end).await?;
             let left = end.saturating_duration_since(Instant::now());
@@ -126,13 +114,16 @@ impl Wire {
                 Err(_) => Status::deadline_exceeded("no answer in time"),
             };
             unanswered.answered();
+            // An endpoint that refuses the connection has not got the request.
+            let is_refused = is_refused(&status);
+            refused = if is_refused { refused + 1 } else { 0 };
             match self.settle(&status, &line) {
                 Meaning::Login if self.login.is_some() && !new_login => new_login = true,
                 Meaning::Login | Meaning::Final => return Err(from_status(status)),
-                Meaning::Again | Meaning::Elsewhere => doubtful = true,
+                Meaning::Again | Meaning::Elsewhere => doubtful |= !is_refused,
             }
-            if Instant::now() + pause >= end {
-                return Err(from_status(status));
+            if Instant::now() + pause >= end || refused >= self.endpoints.len() {
+                return Err(self.explained(status, &line));
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(MOST_PAUSE);
@@ -150,13 +141,11 @@ impl Wire {
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let token = self.line().token.clone();
+        let line = self.line_for_call(Instant::now() + limit).await;
+        let token = line.map_or(Token::None, |line| line.token);
         let asks = self.endpoints.iter().map(|endpoint| {
-            let line = Line {
-                generation: 0,
-                channel: connect(endpoint, self.dial.as_ref()),
-                token: token.clone(),
-            };
+            let channel = connect(endpoint, self.dial.as_ref());
+            let line = Line { generation: 0, at: 0, channel, token: token.clone() };
             let request = request.clone();
             async move {
                 let host = endpoint.uri().authority().map(ToString::to_string);
@@ -177,7 +166,7 @@ impl Wire {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        let line = self.line_for_call(Instant::now() + LOGIN).await?;
+        let line = self.line_for_call(Instant::now() + OPENING).await?;
         let (out, mut outgoing) = mpsc::unbounded_channel();
         let outgoing = stream::poll_fn(move |context| outgoing.poll_recv(context));
         let request = dress(Request::new(outgoing), &line);
@@ -201,19 +190,31 @@ impl Wire {
         if line.generation != generation || tokio::runtime::Handle::try_current().is_err() {
             return;
         }
+        line.at = (line.at + 1) % self.endpoints.len();
+        line.channel = connect(&self.endpoints[line.at], self.dial.as_ref());
+        self.renumber(&mut line);
+    }
+
+    /// The connection or its token is new: streams that were opened before are closed.
+    fn renumber(&self, line: &mut Line) {
         line.generation += 1;
-        let count = self.endpoints.len() as u64;
-        let next = usize::try_from(line.generation % count).unwrap_or(0);
-        line.channel = connect(&self.endpoints[next], self.dial.as_ref());
         self.generation.send_replace(line.generation);
     }
 
+    /// A login has succeeded.
+    pub(super) fn set_token(&self, token: Token) -> Line {
+        let mut line = self.line();
+        line.token = token;
+        self.renumber(&mut line);
+        line.clone()
+    }
+
     /// Does what a failure asks for, and says what it means.
-    fn settle(&self, status: &Status, line: &Line) -> Meaning {
+    pub(super) fn settle(&self, status: &Status, line: &Line) -> Meaning {
         let meaning = meaning(status);
         match meaning {
             Meaning::Elsewhere => self.move_on(line.generation),
-            Meaning::Login => self.forget_token(&line.token),
+            Meaning::Login => self.forget_token(line.generation),
             Meaning::Again | Meaning::Final => {}
         }
         meaning
@@ -223,10 +224,7 @@ impl Wire {
     pub(super) fn stream_ended(&self, generation: u64, status: Option<&Status>) {
         match status.map(meaning) {
             None | Some(Meaning::Elsewhere) => self.move_on(generation),
-            Some(Meaning::Login) => {
-                let token = self.line().token.clone();
-                self.forget_token(&token);
-            }
+            Some(Meaning::Login) => self.forget_token(generation),
             Some(Meaning::Again | Meaning::Final) => {}
         }
     }
@@ -236,48 +234,38 @@ impl Wire {
         self.generation.subscribe()
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
+    pub(super) fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The connection in use, with a token if the server wants one.
     async fn line_for_call(&self, end: Instant) -> Result<Line> {
         let line = self.line().clone();
-        let Some(login) = self.login.as_ref().filter(|_| line.token == Token::None) else {
-            return Ok(line);
-        };
-        let Login { user, password } = login.clone();
-        let request = AuthenticateRequest { name: user, password };
-        let limit = end.saturating_duration_since(Instant::now()).min(LOGIN);
-        let attempt = unary(&line, AUTHENTICATE, request);
-        let token = match tokio::time::timeout(limit, attempt).await {
-            Ok(Ok(AuthenticateResponse { token })) => {
-                let token = token.parse().map_err(|_| unavailable("the token is not text"))?;
-                Token::Given(token)
-            }
-            Ok(Err(status)) if status.message().contains("authentication is not enabled") => {
-                Token::Needless
-            }
-            Ok(Err(status)) => {
-                self.settle(&status, &line);
-                return Err(from_status(status));
-            }
-            Err(_) => {
-                self.move_on(line.generation);
-                return Err(unavailable("no answer to the login in time"));
-            }
-        };
-        let mut line = self.line();
-        line.token = token;
-        Ok(line.clone())
+        match &self.login {
+            Some(login) if line.token == Token::None => login.log_in(self, end).await,
+            Some(_) | None => Ok(line),
+        }
     }
 
-    /// The server does not take it any more. Whoever has no login cannot get another.
-    fn forget_token(&self, used: &Token) {
+    /// The server does not take the token of this connection any more. Whoever has no login cannot
+    /// get another.
+    pub(super) fn forget_token(&self, generation: u64) {
         let mut line = self.line();
-        if line.token == *used && self.login.is_some() {
+        if line.generation == generation && self.login.is_some() {
             line.token = Token::None;
         }
+    }
+
+    /// How many endpoints the URL names.
+    pub(super) fn count(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// The error, and which endpoint it is about if it could not even be reached.
+    pub(super) fn explained(&self, status: Status, line: &Line) -> Error {
+        let host = self.endpoints[line.at].uri().authority();
+        let host = host.map(ToString::to_string).unwrap_or_default();
+        unreachable(&host, &status).unwrap_or_else(|| from_status(status))
     }
 }
 
@@ -338,12 +326,12 @@ fn connect(endpoint: &Endpoint, dial: Option<&Dial>) -> Channel {
     }
 }
 
-async fn unary<Q, A>(line: &Line, method: Method, request: Q) -> Result<A, Status>
+pub(super) async fn unary<Q, A>(line: &Line, method: Method, request: Q) -> Result<A, Status>
 where
     Q: Message + 'static,
     A: Message + Default + 'static,
 {
-    let mut grpc = Grpc::new(line.channel.clone()).max_decoding_message_size(usize::MAX);
+    let mut grpc = Grpc::new(line.channel.clone()).max_decoding_message_size(MOST_BYTES);
     ready(&mut grpc).await?;
     let path = PathAndQuery::from_static(method.0);
     let request = dress(Request::new(request), line);
@@ -352,7 +340,11 @@ where
 }
 
 async fn ready(grpc: &mut Grpc<Channel>) -> Result<(), Status> {
-    grpc.ready().await.map_err(|error| Status::unavailable(chain(&error)))
+    grpc.ready().await.map_err(|error| {
+        let mut status = Status::unavailable(chain(&error));
+        status.set_source(Arc::new(error));
+        status
+    })
 }
 
 /// A member without a leader refuses at once instead of waiting for one.
@@ -366,10 +358,12 @@ fn dress<T>(mut request: Request<T>, line: &Line) -> Request<T> {
 
 /// The protocol, for servers that offer several.
 const HTTP2: &[u8] = b"h2";
-const AUTHENTICATE: Method = Method("/etcdserverpb.Auth/Authenticate");
-/// How long a connection may take to be made, and a login.
+/// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(2);
-const LOGIN: Duration = Duration::from_secs(3);
+/// How long opening a stream may take, which may need a login.
+const OPENING: Duration = Duration::from_secs(3);
+/// No response of ours is longer; a server of others may hold any amount of data.
+const MOST_BYTES: usize = 64 << 20;
 /// A request that was dropped after this long without an answer speaks against its connection.
 const SILENCE: Duration = Duration::from_millis(150);
 /// The pauses between attempts.

@@ -196,8 +196,8 @@ macro_rules! seen {
     };
 }
 
-/// Takes or refreshes a place, whose end is never moved back. $1 mode, $2 key, $3 owner, $4 ttl,
-/// $5 note, $6 channel.
+/// Takes or refreshes a place, whose end is never moved back. $1 mode, $2 key, $3 owner, $4 ttl, $5
+/// note, $6 channel.
 static QUEUE_UP: Sql = Sql {
     text: concat!(
         "INSERT INTO @.tenure_board AS l (mode, key, queue)

@@ -35,6 +35,7 @@ use crate::backend::{Backend, Claim, Grant, Info, Scope, Wakeup};
 use crate::claim::{Attempt, Holding};
 use crate::error::Result;
 use crate::finding::Finding;
+use crate::hosted::Hosted;
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
@@ -110,8 +111,9 @@ impl Postgres {
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future closes what was opened.
-    pub async fn open(url: &str) -> Result<Postgres> {
-        open(Options::parse(url)?).await
+    pub async fn open(url: &str) -> Result<Hosted<Postgres>> {
+        let options = Options::parse(url)?;
+        Hosted::open(async move { open(options).await.map(Arc::new) }).await
     }
 }
 

@@ -3,14 +3,15 @@
 //!
 //! A beacon only speeds things up. What is not *known* dead lives until its lease ends.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 
 use super::place::Place;
+use super::sessions::swapped;
 
 /// A session: 62 random bits, **never used twice**. That makes every race about its files harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,8 +27,8 @@ impl Session {
         self.0 % 32 == 0
     }
 
-    pub(super) fn beacon(self, place: &Place) -> PathBuf {
-        place.sessions.join(format!("{:016x}.live", self.0))
+    pub(super) fn beacon_name(self) -> String {
+        format!("{:016x}.live", self.0)
     }
 
     pub(super) fn bell_name(self) -> String {
@@ -45,19 +46,18 @@ impl Session {
 #[derive(Debug)]
 pub(super) struct Beacon {
     pub(super) session: Session,
-    path: PathBuf,
     _lit: File,
 }
 
 impl Beacon {
     /// Lights a beacon for a new session. Only then may a row carry its id.
     pub(super) fn light(place: &Place, inherit: bool) -> io::Result<Beacon> {
-        loop {
+        let (sessions, mode) = (&place.sessions, place.sessions.modes.beacon);
+        for _ in 0..TRIES {
             let session = Session::random();
-            let path = session.beacon(place);
-            let lit = match create(&path, place.modes.beacon, inherit) {
+            let lit = match sessions.create(&session.beacon_name(), mode, inherit) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    place.make_sessions()?;
+                    sessions.make()?;
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -66,34 +66,24 @@ impl Beacon {
             // Somebody who sweeps may have seen the file before it was locked. Then it is theirs.
             let locked = flock(&lit, FlockOperation::NonBlockingLockExclusive).is_ok();
             if locked && lit.metadata()?.nlink() == 1 {
-                place.adopt(&path, place.modes.beacon)?;
-                return Ok(Beacon { session, path, _lit: lit });
+                sessions.hand_over(lit.as_fd(), mode)?;
+                return Ok(Beacon { session, _lit: lit });
             }
         }
+        Err(swapped())
     }
 
-    /// Removes the file of a session that has no rows any more.
-    pub(super) fn put_out(self) {
-        // Left behind, it is found dark and removed by whoever sweeps next.
-        let _left = std::fs::remove_file(&self.path);
+    /// Removes the file of a session that has no rows any more. Left behind, it is found dark and
+    /// removed by whoever sweeps next.
+    pub(super) fn put_out(self, place: &Place) {
+        place.sessions.remove(&self.session.beacon_name());
     }
-}
-
-fn create(path: &std::path::Path, mode: u32, inherit: bool) -> io::Result<File> {
-    if !inherit {
-        // The standard library closes it on exec.
-        return OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
-    }
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
-    let opened = rustix::fs::open(path, flags, rustix::fs::Mode::from_raw_mode(mode as _))?;
-    Ok(opened.into())
 }
 
 /// A session that is dead for ever. Whoever has this may remove its files, and nobody else may.
 #[derive(Debug)]
 pub(super) struct Dead {
     pub(super) session: Session,
-    path: PathBuf,
     /// Shared, so that two who look at once both see the truth.
     _dark: File,
 }
@@ -102,19 +92,21 @@ impl Dead {
     /// Removes what the session has left, after its rows are gone. The beacon goes last: as long as
     /// it is there, somebody finds it.
     pub(super) fn clear(self, place: &Place) {
-        let _gone = std::fs::remove_file(place.sessions.join(self.session.bell_name()));
-        let _gone = std::fs::remove_file(&self.path);
+        place.sessions.remove(&self.session.bell_name());
+        place.sessions.remove(&self.session.beacon_name());
     }
 }
 
 /// Looks whether a session is known to be dead. Absent or unreadable is *not known*.
 pub(super) fn probe(place: &Place, session: Session) -> Option<Dead> {
-    let path = session.beacon(place);
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let dark = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(&path).ok()?;
+    let dark = place.sessions.look(&session.beacon_name()).ok()?;
     flock(&dark, FlockOperation::NonBlockingLockShared).ok()?;
-    Some(Dead { session, path, _dark: dark })
+    Some(Dead { session, _dark: dark })
 }
+
+/// How often a beacon may be swept away, or its folder, before it is lit. Honest users of the store
+/// do it once or twice.
+const TRIES: u32 = 100;
 
 /// The two highest bits of a UUID's lower half, which are the same in all of them.
 const VARIANT: u64 = 0b11 << 62;

@@ -3,8 +3,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 
+#[cfg(target_os = "linux")]
+use rustix::fs::Mode;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv,
     sendto, socket_with,
@@ -12,6 +13,7 @@ use rustix::net::{
 
 use super::beacon::Session;
 use super::place::Place;
+use super::sessions::swapped;
 use crate::backend::Owner;
 
 /// What a ring says to its owner.
@@ -27,17 +29,36 @@ pub(super) enum Ring {
 #[derive(Debug)]
 pub(super) struct Bell {
     socket: OwnedFd,
-    path: std::path::PathBuf,
+    name: String,
 }
 
 impl Bell {
     pub(super) fn hang(place: &Place, session: Session) -> io::Result<Bell> {
-        let name = session.bell_name();
-        let path = place.sessions.join(&name);
-        let socket = datagrams()?;
-        with_address(&place.sessions, &name, |address| Ok(bind(&socket, address)?))?;
-        place.adopt(&path, place.modes.bell)?;
-        Ok(Bell { socket, path })
+        let (sessions, name) = (&place.sessions, session.bell_name());
+        let bell = Bell { socket: datagrams()?, name };
+        // Else it had more rights until it gets its own; the umask can only take some away.
+        #[cfg(target_os = "linux")]
+        rustix::fs::fchmod(&bell.socket, Mode::from_raw_mode(sessions.modes.bell))?;
+        let (path, folder) = sessions.new_socket(&bell.name)?;
+        bind(&bell.socket, &SocketAddrUnix::new(path)?)?;
+        drop(folder);
+        let (path, made) = sessions.socket(&bell.name)?;
+        bell.prove(&SocketAddrUnix::new(path)?)?;
+        sessions.hand_over_socket(&made, sessions.modes.bell)?;
+        Ok(bell)
+    }
+
+    /// Shows that what was found under our name is this socket: a word that is sent there comes in
+    /// here. Whoever may write in the folder could have put another socket in its place.
+    fn prove(&self, address: &SocketAddrUnix) -> io::Result<()> {
+        let word = uuid::Uuid::new_v4();
+        send(address, word.as_bytes())?;
+        let mut heard = [0; 16];
+        let received = recv(&self.socket, &mut heard[..], RecvFlags::DONTWAIT);
+        match received.is_ok_and(|(len, _)| heard[..len] == word.as_bytes()[..]) {
+            true => Ok(()),
+            false => Err(swapped()),
+        }
     }
 
     /// The next ring that was heard, if there is one. Noise is skipped.
@@ -51,9 +72,9 @@ impl Bell {
         }
     }
 
-    pub(super) fn take_down(self) {
-        // Left behind, it goes with the beacon of the session.
-        let _left = std::fs::remove_file(&self.path);
+    /// Left behind, it goes with the beacon of the session.
+    pub(super) fn take_down(self, place: &Place) {
+        place.sessions.remove(&self.name);
     }
 }
 
@@ -64,12 +85,15 @@ impl AsFd for Bell {
 }
 
 /// Rings the bell of another session. It may have none, or a full one: then it looks by itself.
-pub(super) fn ring(place: &Place, session: Session, owner: Owner, ring: Ring) {
-    let send = |address: &SocketAddrUnix| {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        Ok(sendto(datagrams()?, &encode(owner, ring), flags, address)?)
-    };
-    let _unheard = with_address(&place.sessions, &session.bell_name(), send);
+pub(super) fn ring(place: &Place, session: Session, owner: Owner, ring: Ring) -> io::Result<()> {
+    let (path, _open) = place.sessions.socket(&session.bell_name())?;
+    send(&SocketAddrUnix::new(path)?, &encode(owner, ring))
+}
+
+fn send(address: &SocketAddrUnix, message: &[u8]) -> io::Result<()> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendto(datagrams()?, message, flags, address)?;
+    Ok(())
 }
 
 fn datagrams() -> io::Result<OwnedFd> {
@@ -78,26 +102,6 @@ fn datagrams() -> io::Result<OwnedFd> {
     #[cfg(not(target_os = "linux"))]
     let flags = SocketFlags::empty();
     Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?)
-}
-
-/// Makes the address of a socket in a folder. An address holds about a hundred bytes; a longer path
-/// is reached through a descriptor of its folder.
-fn with_address<T>(
-    folder: &Path,
-    name: &str,
-    use_it: impl FnOnce(&SocketAddrUnix) -> io::Result<T>,
-) -> io::Result<T> {
-    match SocketAddrUnix::new(folder.join(name)) {
-        Ok(address) => use_it(&address),
-        #[cfg(target_os = "linux")]
-        Err(rustix::io::Errno::NAMETOOLONG) => {
-            use std::os::fd::AsRawFd;
-            let folder = std::fs::File::open(folder)?;
-            let short = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd());
-            use_it(&SocketAddrUnix::new(short)?)
-        }
-        Err(errno) => Err(errno.into()),
-    }
 }
 
 fn encode(owner: Owner, ring: Ring) -> [u8; MESSAGE] {

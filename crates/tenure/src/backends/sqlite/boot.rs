@@ -9,7 +9,7 @@ pub(super) struct Boot {
     /// yet synced may be gone.
     pub(super) id: String,
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "a Linux namespace"))]
-    offset_ms: i64,
+    offset_ns: i64,
 }
 
 #[cfg(target_os = "linux")]
@@ -18,14 +18,16 @@ impl Boot {
         let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
         // Kernels without time namespaces have no such file, and nothing to take off.
         let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
-        Ok(Boot { id, offset_ms: boottime_offset_ms(&offsets) })
+        Ok(Boot { id, offset_ns: boottime_offset_ns(&offsets) })
     }
 
-    /// Milliseconds since boot, the same in every time namespace.
+    /// Whole milliseconds since boot, the same in every time namespace: the offset is taken off
+    /// before the rest is cut off.
     pub(super) fn now_ms(&self) -> i64 {
         use rustix::time::{ClockId, clock_gettime};
         let time = clock_gettime(ClockId::Boottime);
-        time.tv_sec * 1000 + time.tv_nsec / 1_000_000 - self.offset_ms
+        let nanos = time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec);
+        nanos.saturating_sub(self.offset_ns).div_euclid(1_000_000)
     }
 }
 
@@ -34,7 +36,7 @@ impl Boot {
 #[cfg(not(target_os = "linux"))]
 impl Boot {
     pub(super) fn read() -> io::Result<Boot> {
-        Ok(Boot { id: "wall clock".to_owned(), offset_ms: 0 })
+        Ok(Boot { id: "wall clock".to_owned(), offset_ns: 0 })
     }
 
     pub(super) fn now_ms(&self) -> i64 {
@@ -51,7 +53,7 @@ pub(super) fn unix_ms() -> i64 {
 
 /// How far the clock of our time namespace is ahead of the machine's.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "a Linux namespace"))]
-fn boottime_offset_ms(offsets: &str) -> i64 {
+fn boottime_offset_ns(offsets: &str) -> i64 {
     let parse = |line: &str| {
         let mut fields = line.split_whitespace();
         let (Some("boottime"), Some(seconds), Some(nanos)) =
@@ -60,7 +62,7 @@ fn boottime_offset_ms(offsets: &str) -> i64 {
             return None;
         };
         let (seconds, nanos) = (seconds.parse::<i64>().ok()?, nanos.parse::<i64>().ok()?);
-        Some(seconds.saturating_mul(1000).saturating_add(nanos / 1_000_000))
+        Some(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
     };
     offsets.lines().find_map(parse).unwrap_or(0)
 }
@@ -72,9 +74,9 @@ mod tests {
     #[test]
     fn the_offset_of_a_time_namespace_is_taken_off() {
         let text = "monotonic           7         0\nboottime      1000000 500000000\n";
-        assert_eq!(boottime_offset_ms(text), 1_000_000_500);
+        assert_eq!(boottime_offset_ns(text), 1_000_000_500_000_000);
         for text in ["", "boottime", "boottime x 1", "monotonic 1 1"] {
-            assert_eq!(boottime_offset_ms(text), 0, "{text:?}");
+            assert_eq!(boottime_offset_ns(text), 0, "{text:?}");
         }
     }
 

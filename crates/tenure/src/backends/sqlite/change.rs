@@ -13,7 +13,7 @@ use crate::backend::{Claim, Owner};
 use crate::key::Key;
 use crate::token::FencingToken;
 
-/// An open transaction. Rings are kept until it is committed: who is rung looks at once.
+/// An open transaction. Calls are kept until it is committed: who is rung looks at once.
 pub(super) struct Change<'a> {
     pub(super) conn: &'a Connection,
     pub(super) place: &'a Place,
@@ -21,9 +21,17 @@ pub(super) struct Change<'a> {
     pub(super) session: Option<Session>,
     /// Read after the write lock was ours, so that time does not go back from change to change.
     pub(super) now: i64,
-    pub(super) rings: Vec<(Session, Owner, Ring)>,
+    pub(super) calls: Vec<Call>,
     /// Few of the reserved tokens are left.
     pub(super) low: bool,
+}
+
+/// Whom to ring, and why.
+pub(super) struct Call {
+    pub(super) session: Session,
+    pub(super) key: Key,
+    pub(super) owner: Owner,
+    pub(super) ring: Ring,
 }
 
 /// Why a change cannot be made.
@@ -82,13 +90,25 @@ impl Change<'_> {
     /// stopped then costs the others an offer, not a lease.
     fn offer(&mut self, key: &Key, waiter: &mut Row) -> Result<(), Stop> {
         let token = self.token()?;
-        let left = waiter.ttl.min(OFFER_MS);
-        let change = (key.as_str(), waiter.place, token.as_i64(), self.now, self.now + left);
+        let until = self.end_of(waiter.ttl.min(OFFER_MS));
+        let change = (key.as_str(), waiter.place, token.as_i64(), self.now, until);
         self.run(PROMOTE, change)?;
-        self.rings.push((waiter.session, waiter.owner, Ring::Offered));
+        self.call(key, waiter, Ring::Offered);
         waiter.place = 0;
         waiter.token = Some(token);
-        (waiter.since, waiter.expires) = (self.now, self.now + left);
+        (waiter.since, waiter.expires) = (self.now, until);
+        Ok(())
+    }
+
+    fn call(&mut self, key: &Key, row: &Row, ring: Ring) {
+        let (session, owner) = (row.session, row.owner);
+        self.calls.push(Call { session, key: key.clone(), owner, ring });
+    }
+
+    /// Lets an offer last until its waiter has looked by itself, because it cannot be rung.
+    pub(super) fn prolong(&mut self, key: &Key, owner: Owner) -> Result<(), Stop> {
+        let until = self.end_of(0);
+        self.run(PROLONG, (key.as_str(), &owner_bytes(owner)[..], until, UNHEARD_MS))?;
         Ok(())
     }
 
@@ -102,7 +122,7 @@ impl Change<'_> {
                 Ok(Taken::Granted(token))
             }
             Some(Row { owner, token: Some(token), .. }) if owner == claim.owner => {
-                self.run(CONFIRM, (key, ttl, self.now + ttl))?;
+                self.run(CONFIRM, (key, ttl, self.end_of(ttl)))?;
                 Ok(Taken::Granted(token))
             }
             Some(holder) if claim.waits => {
@@ -120,7 +140,7 @@ impl Change<'_> {
         let mine = self
             .conn
             .prepare_cached(REFRESH)?
-            .query_row((key, &owner[..], ttl, self.now + ttl, self.now), |row| row.get(0));
+            .query_row((key, &owner[..], ttl, self.end_of(ttl), self.now), |row| row.get(0));
         let place = match mine.optional()? {
             Some(place) => place,
             None => {
@@ -151,7 +171,7 @@ impl Change<'_> {
                 &owner_bytes(claim.owner)[..],
                 token.map(FencingToken::as_i64),
                 ttl,
-                self.now + ttl,
+                self.end_of(ttl),
                 self.now,
                 session.0,
                 std::process::id(),
@@ -161,15 +181,21 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Extends a held claim, and never creates anything.
+    /// Extends the grant that a claim names, and never creates anything.
     pub(super) fn renew(&mut self, claim: &Claim) -> Result<Renewed, Stop> {
         let (key, ttl) = (claim.key.as_str(), millis(claim.ttl));
         let owner = owner_bytes(claim.owner);
-        if self.run(RENEW, (key, &owner[..], ttl, self.now + ttl, self.now))? > 0 {
+        let token = claim.token.map(FencingToken::as_i64);
+        if self.run(RENEW, (key, &owner[..], ttl, self.end_of(ttl), self.now, token))? > 0 {
             return Ok(Renewed::Kept);
         }
+        // A later grant of the same owner, as after an eviction, is not the one that was named.
+        let named = |head: &Row| claim.token.is_none() || claim.token == head.token;
         Ok(match self.row(HEAD, [key])? {
-            Some(head) if head.place == 0 && head.owner == claim.owner => Renewed::Expired,
+            Some(head) if head.place == 0 && head.owner == claim.owner && named(&head) => {
+                Renewed::Expired
+            }
+            Some(head) if head.place == 0 && head.owner == claim.owner => Renewed::Gone,
             Some(head) if head.place == 0 && head.expires > self.now => Renewed::TakenOver,
             _ => Renewed::Gone,
         })
@@ -194,7 +220,7 @@ impl Change<'_> {
         let head = self.row(HEAD, [key.as_str()])?;
         let Some(head) = head.filter(|head| head.token == Some(token)) else { return Ok(false) };
         self.run(DROP_PLACE, (key.as_str(), head.place))?;
-        self.rings.push((head.session, head.owner, Ring::Evicted));
+        self.call(key, &head, Ring::Evicted);
         self.settle(key)?;
         Ok(head.expires > self.now)
     }
@@ -212,6 +238,14 @@ impl Change<'_> {
             self.settle(&key)?;
         }
         Ok(())
+    }
+
+    /// When a lease or queue entry of so many milliseconds ends that begins now.
+    ///
+    /// `now` has its part of a millisecond cut off, and the holder counts in nanoseconds: without
+    /// one more, the store would let the next one in before the holder has stopped to believe.
+    fn end_of(&self, ttl: i64) -> i64 {
+        self.now + 1 + ttl
     }
 
     /// The next token. Never beyond what was reserved by a synced commit.
@@ -243,11 +277,14 @@ pub(super) fn ahead(conn: &Connection, key: &str, place: i64, now: i64) -> rusql
 
 /// In whole milliseconds, never less than was asked for: the core counts the lease itself.
 pub(super) fn millis(span: Duration) -> i64 {
-    i64::try_from(span.as_micros().div_ceil(1000)).unwrap_or(i64::MAX / 4).max(1)
+    i64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX / 4).max(1)
 }
 
 /// For how long a key is offered to a waiter.
 const OFFER_MS: i64 = 1000;
+
+/// And to one that cannot be rung: longer than the longest time between two looks (`wait`).
+const UNHEARD_MS: i64 = 4000;
 
 /// With fewer reserved tokens left, more are reserved when nobody waits for an answer.
 const LOW: i64 = 256;
@@ -257,7 +294,9 @@ const AHEAD: &str =
 const AWAITED: &str = "
 SELECT key FROM claim AS held WHERE session = ?1 AND place = 0
 AND EXISTS (SELECT 1 FROM claim WHERE key = held.key AND place > 0)";
-const CONFIRM: &str = "UPDATE claim SET ttl = ?2, expires = ?3 WHERE key = ?1 AND place = 0";
+// A request that comes late, or asks for less, shortens nothing: hence the `max` in here and below.
+const CONFIRM: &str = "
+UPDATE claim SET ttl = max(ttl, ?2), expires = max(expires, ?3) WHERE key = ?1 AND place = 0";
 const DROP_EXPIRED: &str = "DELETE FROM claim WHERE key = ?1 AND place > 0 AND expires <= ?2";
 const DROP_HOLDER: &str =
     "DELETE FROM claim WHERE key = ?1 AND place = 0 AND owner = ?2 RETURNING expires";
@@ -271,14 +310,17 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
 const LAST: &str = "SELECT coalesce(max(place), 0) FROM claim WHERE key = ?1";
 const NEXT_TOKEN: &str =
     "UPDATE meta SET next = next + 1 WHERE next < reserved RETURNING next, reserved";
+const PROLONG: &str = "
+UPDATE claim SET expires = max(expires, ?3 + min(ttl, ?4))
+WHERE key = ?1 AND place = 0 AND owner = ?2";
 const PROMOTE: &str = "
 UPDATE claim SET place = 0, token = ?3, since = ?4, expires = ?5 WHERE key = ?1 AND place = ?2";
 const REFRESH: &str = "
-UPDATE claim SET ttl = ?3, expires = ?4
+UPDATE claim SET ttl = max(ttl, ?3), expires = max(expires, ?4)
 WHERE key = ?1 AND owner = ?2 AND place > 0 AND expires > ?5 RETURNING place";
 const RENEW: &str = "
-UPDATE claim SET ttl = ?3, expires = ?4
-WHERE key = ?1 AND place = 0 AND owner = ?2 AND expires > ?5";
+UPDATE claim SET ttl = max(ttl, ?3), expires = max(expires, ?4)
+WHERE key = ?1 AND place = 0 AND owner = ?2 AND expires > ?5 AND (?6 IS NULL OR token = ?6)";
 
 #[cfg(test)]
 mod tests {
@@ -286,7 +328,8 @@ mod tests {
 
     #[test]
     fn a_lease_is_never_shorter_than_was_asked_for() {
-        assert_eq!(millis(Duration::from_micros(1)), 1);
+        assert_eq!(millis(Duration::from_nanos(1)), 1);
+        assert_eq!(millis(Duration::from_nanos(50_000_001)), 51);
         assert_eq!(millis(Duration::from_micros(50_001)), 51);
         assert_eq!(millis(Duration::ZERO), 1);
         assert!(millis(Duration::MAX).checked_add(millis(Duration::MAX)).is_some());

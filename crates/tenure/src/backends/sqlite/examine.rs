@@ -47,11 +47,8 @@ impl Store {
     }
 
     fn sessions(&self) -> Finding {
-        let files = std::fs::read_dir(&self.place.sessions);
-        let count = files.map_or(0, |files| {
-            let names = files.flatten().map(|file| file.file_name());
-            names.filter(|name| name.to_string_lossy().ends_with(".live")).count()
-        });
+        let names = self.place.sessions.names();
+        let count = names.iter().filter(|name| name.ends_with(".live")).count();
         Finding::good("sessions", format!("{count} of living or recently dead processes"))
     }
 }

@@ -1,8 +1,9 @@
 //! The embedded store: locks between the processes of one machine, in a file.
 //!
-//! `place` finds the file, `schema` opens it, `store` is the open store on its `thread`; `verbs`
-//! and `change` decide who holds what; `beacon` tells the dead from the living, `bell` and `wait`
-//! wake who waits. The user's page is `docs/backends/sqlite.md`.
+//! `place` finds the file, `trust` and `mounts` say whether it may be used, `schema` opens it,
+//! `store` is the open store on its `thread`; `verbs` and `change` decide who holds what; `beacon`
+//! tells the dead from the living, `bell` and `wait` wake who waits, both in the folder `sessions`.
+//! The user's page is `docs/backends/sqlite.md`.
 
 mod beacon;
 mod bell;
@@ -11,13 +12,16 @@ mod change;
 mod culprit;
 mod examine;
 mod fault;
+mod mounts;
 mod place;
 mod row;
 mod schema;
+mod sessions;
 mod store;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod trust;
 mod verbs;
 mod wait;
 

@@ -174,7 +174,7 @@ fn rebase(conn: &Connection, place: &Place, boot: &Boot) -> rusqlite::Result<()>
             conn.execute("DELETE FROM claim WHERE session = ?1", [session])?;
         }
     }
-    conn.execute("UPDATE claim SET expires = ?1 + ttl", [boot.now_ms()])?;
+    conn.execute("UPDATE claim SET expires = ?1 + 1 + ttl", [boot.now_ms()])?;
     Ok(())
 }
 

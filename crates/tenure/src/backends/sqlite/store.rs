@@ -1,14 +1,14 @@
 //! The open store: the connection and our session in it. It lives on one thread.
 
 use std::collections::HashSet;
-use std::mem;
+use std::{io, mem};
 
 use rusqlite::Connection;
 
 use super::beacon::{Beacon, Dead, Session, probe};
 use super::bell::{self, Bell, Ring};
 use super::boot::Boot;
-use super::change::{Change, Stop};
+use super::change::{Call, Change, Stop};
 use super::fault;
 use super::place::{Place, Settings};
 use super::schema;
@@ -71,7 +71,7 @@ impl Store {
             return Ok(beacon.session);
         }
         let lit = Beacon::light(&self.place, self.inherit);
-        let beacon = lit.map_err(|error| fault::from_io(&self.place.sessions, error))?;
+        let beacon = lit.map_err(|error| fault::from_io(&self.place.sessions.path, error))?;
         let session = beacon.session;
         self.chores.sweep = session.sweeps();
         self.beacon = Some(beacon);
@@ -144,17 +144,17 @@ impl Store {
             place: &self.place,
             session: self.beacon.as_ref().map(|beacon| beacon.session),
             now: self.boot.now_ms(),
-            rings: Vec::new(),
+            calls: Vec::new(),
             low: false,
         };
         let done = work(&mut change);
-        let (rings, low) = (change.rings, change.low);
+        let (calls, low) = (change.calls, change.low);
         let done = done.and_then(|done| Ok(self.run("COMMIT").map(|()| done)?));
         match &done {
             Ok(_) => {
                 self.chores.checkpoint = true;
                 self.chores.reserve |= low;
-                self.ring(rings);
+                self.ring(calls);
             }
             // SQLite may have rolled back by itself, as after a full disk.
             Err(_) if self.conn.is_autocommit() => {}
@@ -163,12 +163,18 @@ impl Store {
         done
     }
 
-    fn ring(&mut self, rings: Vec<(Session, Owner, Ring)>) {
-        for (session, owner, ring) in rings {
+    fn ring(&mut self, calls: Vec<Call>) {
+        for Call { session, key, owner, ring } in calls {
             if self.is_ours(session) {
                 self.rung.push((owner, ring));
-            } else {
-                bell::ring(&self.place, session, owner, ring);
+                continue;
+            }
+            let rung = bell::ring(&self.place, session, owner, ring);
+            // One without a bell, or with a full one, looks often or is stopped. But the bell of
+            // another user may be none that we may write to, and its waiter counts on it.
+            let denied = rung.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+            if denied && ring == Ring::Offered {
+                let _lapses = self.change(|change| change.prolong(&key, owner));
             }
         }
     }
@@ -205,13 +211,11 @@ impl Store {
 
     /// Buries everybody who is dead.
     pub(super) fn sweep(&mut self) {
-        let Ok(files) = std::fs::read_dir(&self.place.sessions) else { return };
-        let sessions: Vec<Session> =
-            files.filter_map(|file| Session::of_beacon(file.ok()?.file_name().to_str()?)).collect();
-        for dead in
-            sessions.into_iter().filter_map(|session| self.dead(session)).collect::<Vec<_>>()
-        {
-            let _later = self.bury(dead);
+        let names = self.place.sessions.names();
+        for session in names.iter().filter_map(|name| Session::of_beacon(name)) {
+            if let Some(dead) = self.dead(session) {
+                let _later = self.bury(dead);
+            }
         }
     }
 
@@ -225,11 +229,11 @@ impl Store {
                 _ => self.change(|change| change.forget(session)).is_ok(),
             };
             if let Some(bell) = self.bell.take() {
-                bell.take_down();
+                bell.take_down(&self.place);
             }
             // With rows left behind, the dark beacon is what tells the others.
             if clean {
-                beacon.put_out();
+                beacon.put_out(&self.place);
             }
         }
         self.tidy();

@@ -83,7 +83,10 @@ fn a_start_of_the_machine_drops_the_dead_and_gives_the_rest_one_lease() {
     let mut store = open(&folder).unwrap();
     take(&mut store, &claim("lost"));
     match store.take(&claim("kept")).unwrap() {
-        Attempt::Busy(busy) => assert!(busy.retry_after.unwrap() <= kept.ttl, "{busy:?}"),
+        Attempt::Busy(busy) => {
+            let left = busy.retry_after.unwrap();
+            assert!(left <= kept.ttl + Duration::from_millis(1), "{busy:?}");
+        }
         Attempt::Granted(grant) => panic!("took {grant:?} from somebody who lives"),
     }
 }
@@ -265,11 +268,8 @@ fn a_sweep_clears_up_after_the_dead_and_leaves_the_living() {
         dead.bell().unwrap();
     }
     store.sweep();
-    let mut left: Vec<_> = std::fs::read_dir(&place.sessions)
-        .unwrap()
-        .map(|file| place.sessions.join(file.unwrap().file_name()))
-        .collect();
-    let mut expected = [session.beacon(&place), living.session.beacon(&place)];
+    let mut left = place.sessions.names();
+    let mut expected = [session.beacon_name(), living.session.beacon_name()];
     left.sort();
     expected.sort();
     assert_eq!(left, expected);

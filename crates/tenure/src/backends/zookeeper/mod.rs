@@ -1,16 +1,20 @@
 //! ZooKeeper, with Curator's layout: who uses Curator and who uses tenure exclude one another.
 //!
-//! `settings` reads the URL, `session` is the connection and what is known of our claims, `names`
-//! and `record` say what is where in the tree. `queue` and `single` decide who holds, in one layout
-//! each; `watch` waits, `people` and `examine` tell. The user's page is
-//! `docs/backends/zookeeper.md`.
+//! `settings` reads the URL, `link` has the sessions and `moving` takes them to other servers,
+//! `session` is one and what is known of the
+//! claims in it, `names` and `record` say what is where in the tree. `queue` and `single` decide who holds, in one layout
+//! each; `release` also makes good what failed, `watch` waits, `people` and `examine` tell. The
+//! user's page is `docs/backends/zookeeper.md`.
 
 mod examine;
 mod fault;
+mod link;
+mod moving;
 mod names;
 mod people;
 mod queue;
 mod record;
+mod release;
 mod session;
 mod settings;
 mod single;
@@ -26,16 +30,19 @@ use crate::backend::{Backend, Claim, Grant, Info, Mode, Order, Scope};
 use crate::claim::{Attempt, Holding, LostReason};
 use crate::error::{Error, ErrorKind, Result};
 use crate::finding::Finding;
+use crate::hosted::Hosted;
 use crate::key::Key;
 use crate::options::Options;
 use crate::token::FencingToken;
-use session::{Call, Link, Place, Session, Spot};
+use link::{Call, Link};
+use session::{Place, Session, Spot};
 use settings::{Layout, Settings};
 
 /// Opens `zk://hosts/chroot`.
 pub(crate) async fn open(options: Options) -> Result<Zookeeper> {
-    let link = Link::open(Settings::take(options)?).await?;
-    Ok(Zookeeper { link: Arc::new(link) })
+    let link = Arc::new(Link::open(Settings::take(options)?).await?);
+    tokio::spawn(release::sweep(Arc::downgrade(&link)));
+    Ok(Zookeeper { link })
 }
 
 /// Locks in ZooKeeper, which exclude those of Curator's `InterProcessMutex` on the same path.
@@ -74,13 +81,18 @@ impl Zookeeper {
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future closes what was opened.
-    pub async fn open(url: &str) -> Result<Zookeeper> {
-        open(Options::parse(url)?).await
+    pub async fn open(url: &str) -> Result<Hosted<Zookeeper>> {
+        let options = Options::parse(url)?;
+        Hosted::open(async move { open(options).await.map(Arc::new) }).await
     }
 
     /// The `check` to put into a ZooKeeper transaction of your own, so that it takes effect only if
     /// this grant is still held at that very moment: the strongest fence there is. `None` if it is
-    /// not held now. The key is the whole one, with the client's prefix.
+    /// not held now.
+    ///
+    /// For a guard of a client over this handle, or over a clone of it, the key is
+    /// [`Guard::key`](crate::Guard::key), whatever prefix the client puts before it. For a grant of
+    /// another process it is the whole key, with the prefix.
     ///
     /// # Errors
     ///
@@ -91,7 +103,12 @@ impl Zookeeper {
     /// **Cancel safe.** Dropping the future has no effect.
     pub async fn condition(&self, key: &Key, token: FencingToken) -> Result<Option<Condition>> {
         let session = self.living().await?;
-        self.link.bound(Call::Look, people::condition(&session, self.layout(), key, token)).await
+        // The guard of a client with a prefix hides it.
+        let whole = self.link.all().iter().find_map(|session| session.whole_key(key, token));
+        let key = whole.as_ref().unwrap_or(key);
+        self.link
+            .bound(&session, Call::Look, people::condition(&session, self.layout(), key, token))
+            .await
     }
 
     fn layout(&self) -> Layout {
@@ -100,6 +117,22 @@ impl Zookeeper {
 
     async fn living(&self) -> Result<Arc<Session>> {
         self.link.living().await
+    }
+}
+
+impl Hosted<Zookeeper> {
+    /// [`Zookeeper::condition`], asked for on the backend's own thread.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` and the like.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future has no effect.
+    pub async fn condition(&self, key: &Key, token: FencingToken) -> Result<Option<Condition>> {
+        let key = key.clone();
+        self.call(move |backend| async move { backend.condition(&key, token).await }).await
     }
 }
 
@@ -138,6 +171,8 @@ impl Backend for Zookeeper {
         let mut info = Info::new("zookeeper");
         // A crashed holder is kept for so long, whatever ttl it asked for.
         info.min_ttl = self.link.now().timeout();
+        // A fixed lease has a session half as long again.
+        info.freed_after = 2;
         if self.layout() == Layout::Ephemeral {
             info.order = Order::Any;
         }
@@ -149,101 +184,103 @@ impl Backend for Zookeeper {
             let message = "zookeeper locks are exclusive in this version";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let session = self.living().await?;
+        let session = self.link.living_for(claim).await?;
         let call = async {
             match self.layout() {
                 Layout::Queue => queue::take(&session, claim).await,
                 Layout::Ephemeral => single::take(&session, claim).await,
             }
         };
-        self.link.bound(Call::Take, call).await
+        self.link.bound(&session, Call::Take, call).await
     }
 
-    /// Opens no session: what is not held in the one of now is not held at all.
+    /// Opens no session: what is not held in those of now is not held at all.
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
-        let session = self.link.now();
         let mut answers: Vec<_> = claims.iter().map(|_| Ok(Duration::ZERO)).collect();
-        let mut held = Vec::new();
+        let mut held: Vec<(Arc<Session>, Vec<_>)> = Vec::new();
         for (at, claim) in claims.iter().enumerate() {
+            let session = self.link.of(claim);
             match standing(&session, claim) {
-                Ok(place) => held.push((at, claim, place)),
+                Ok(place) => match held.iter_mut().find(|(of, _)| Arc::ptr_eq(of, &session)) {
+                    Some((_, together)) => together.push((at, claim, place)),
+                    None => held.push((session, vec![(at, claim, place)])),
+                },
                 Err(error) => answers[at] = Err(error),
             }
         }
-        let batches = held.chunks(BATCH).map(|batch| self.renew_batch(&session, batch));
+        let batches = held.iter().flat_map(|(session, together)| {
+            together.chunks(BATCH).map(|batch| self.renew_batch(session, batch))
+        });
         let batches = futures_util::future::join_all(batches).await;
-        for ((at, ..), answer) in held.iter().zip(batches.into_iter().flatten()) {
+        let asked = held.iter().flat_map(|(_, together)| together);
+        for ((at, ..), answer) in asked.zip(batches.into_iter().flatten()) {
             answers[*at] = answer;
         }
         answers
     }
 
-    /// What hung on a session that is over is gone with it.
     async fn release(&self, claim: &Claim) -> Result<bool> {
-        let session = self.link.now();
-        if session.is_over() {
-            return Ok(false);
-        }
-        let call = async {
-            match self.layout() {
-                Layout::Queue => queue::release(&session, claim).await,
-                Layout::Ephemeral => single::release(&session, claim).await,
-            }
-        };
-        match self.link.bound(Call::Release, call).await {
-            Err(_) if session.is_over() => Ok(false),
-            answer => answer,
-        }
+        self.link.release(claim).await
     }
 
     /// Never carries a grant: after waiting, the next ask proves node and session before a
     /// majority.
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
-        let session = self.link.now();
-        watch::until_free(&session, self.layout(), claim).await;
+        watch::until_free(&self.link.of(claim), self.layout(), claim).await;
         None
     }
 
     async fn until_lost(&self, claim: &Claim) {
-        watch::until_lost(&self.link.now(), claim).await;
+        watch::until_lost(&self.link.of(claim), claim).await;
     }
 
     async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
         let session = self.living().await?;
-        self.link.bound(Call::Look, people::list(&session, self.layout(), scope)).await
+        self.link.bound(&session, Call::Look, people::list(&session, self.layout(), scope)).await
     }
 
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
         let session = self.living().await?;
-        self.link.bound(Call::Look, people::evict(&session, self.layout(), key, token)).await
+        self.link
+            .bound(&session, Call::Look, people::evict(&session, self.layout(), key, token))
+            .await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
         let session = self.living().await?;
         let examined = examine::examine(&self.link.settings, &session);
-        self.link.bound(Call::Look, examined).await
+        self.link.bound(&session, Call::Look, examined).await
     }
 }
 
 impl Zookeeper {
     async fn renew_batch(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         batch: &[(usize, &Claim, Place)],
     ) -> Vec<Result<Duration>> {
         let claims: Vec<_> =
             batch.iter().map(|(_, claim, place)| (*claim, place.clone())).collect();
-        let call = async {
-            Ok(match self.layout() {
+        let call = || async {
+            let answers = match self.layout() {
                 Layout::Queue => queue::renew(session, &claims).await,
                 Layout::Ephemeral => single::renew(session, &claims).await,
-            })
+            };
+            match answers.first() {
+                Some(Err(error)) if answers.iter().all(is_unanswered) => Err(error.clone()),
+                _ => Ok(answers),
+            }
         };
-        let answers = self.link.bound(Call::Renew, call).await;
+        let client = session.client();
+        let mut answers = self.link.bound(session, Call::Renew, call()).await;
+        // A proof changes nothing: it is asked for again where the session is now.
+        if answers.is_err() && !Arc::ptr_eq(&client, &session.client()) {
+            answers = self.link.bound(session, Call::Renew, call()).await;
+        }
         let answers = answers.unwrap_or_else(|error| vec![Err(error); claims.len()]);
         // An answer that failed because the session ended is the server's word.
         let told = |answer: Result<Duration>| match answer {
-            Err(error) if error.kind() == ErrorKind::Unavailable && session.is_over() => {
+            answer if is_unanswered(&answer) && session.is_over() => {
                 Err(Error::gone(LostReason::SessionGone))
             }
             answer => answer,
@@ -252,11 +289,18 @@ impl Zookeeper {
     }
 }
 
-/// The place of a claim that is held as far as we know.
+fn is_unanswered(answer: &Result<Duration>) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable)
+}
+
+/// The place of a claim that is held as far as is known, by the grant that the renewal is about.
 fn standing(session: &Session, claim: &Claim) -> Result<Place> {
+    session.hear(claim);
     match session.spot(claim) {
         _ if session.is_over() => Err(Error::gone(LostReason::SessionGone)),
-        Some(Spot::Held(place)) => Ok(place),
+        Some(Spot::Held(place)) if claim.token.is_none_or(|token| token == place.token) => {
+            Ok(place)
+        }
         None if session.number > 0 => Err(Error::gone(LostReason::SessionGone)),
         None | Some(_) => Err(Error::new(ErrorKind::Lost, "the lock is not held")),
     }

@@ -1,99 +1,63 @@
-//! One session carries all locks of a client. When it is over, so is everything that hung on it,
-//! and the next ask opens another.
+//! A session, and where the claims stand that hang on it. When it is over, so are they.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use zookeeper_client::{Client, CreateMode, CreateOptions, MultiWriteError};
 
 use super::fault;
 use super::names::{self, Tree};
 use super::settings::Settings;
 use crate::backend::{Claim, Grant, Owner};
+use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::token::FencingToken;
 
-/// The way to the server: the session of now, and how to open the next one.
-pub(super) struct Link {
-    pub(super) settings: Settings,
-    session: Mutex<Arc<Session>>,
-    opening: tokio::sync::Mutex<()>,
-}
-
-impl Link {
-    pub(super) async fn open(settings: Settings) -> Result<Link> {
-        let session = Arc::new(Session::open(&settings, 0).await?);
-        Ok(Link { settings, session: Mutex::new(session), opening: Default::default() })
-    }
-
-    /// The session of now, also if it is over.
-    pub(super) fn now(&self) -> Arc<Session> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// A session that is not known to be over.
-    pub(super) async fn living(&self) -> Result<Arc<Session>> {
-        let session = self.now();
-        if !session.is_over() {
-            return Ok(session);
-        }
-        let _one_at_a_time = self.opening.lock().await;
-        let session = self.now();
-        if !session.is_over() {
-            return Ok(session);
-        }
-        let next = Arc::new(Session::open(&self.settings, session.number + 1).await?);
-        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
-        Ok(next)
-    }
-
-    /// How long the answer to a call may take.
-    pub(super) fn limit(&self, call: Call) -> Duration {
-        let lease = self.now().lease();
-        let limit = match call {
-            // A grant that comes later has too little of its lease left to be of use.
-            Call::Take => lease * 2 / 3,
-            // A hung one has to leave time for another.
-            Call::Renew => lease / 3,
-            Call::Release | Call::Look => MOST_PATIENCE,
-        };
-        limit.min(MOST_PATIENCE)
-    }
-
-    /// Makes a call that ends.
-    pub(super) async fn bound<T>(
-        &self,
-        what: Call,
-        call: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        let limit = self.limit(what);
-        match tokio::time::timeout(limit, call).await {
-            Ok(answer) => answer,
-            Err(_) => Err(fault::silent(&self.settings.shown(), limit)),
-        }
-    }
-}
-
-/// What is asked of the server.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Call {
-    Take,
-    Renew,
-    Release,
-    /// For people.
-    Look,
-}
-
 /// A session, and where the claims of it stand.
 pub(super) struct Session {
-    pub(super) client: Client,
+    client: Mutex<Arc<Client>>,
+    /// Held while it moves to another server, and told when it has.
+    pub(super) moving: tokio::sync::Mutex<()>,
+    moved: Notify,
+    /// When its server last answered what needs a majority.
+    served: Mutex<Instant>,
+    settings: Settings,
     pub(super) tree: Tree,
     /// How many were before it.
     pub(super) number: u64,
     acls: zookeeper_client::Acls<'static>,
-    spots: Mutex<HashMap<(Key, Owner), Spot>>,
+    claims: Mutex<Claims>,
+}
+
+#[derive(Debug)]
+struct Claims {
+    entries: HashMap<(Key, Owner), Entry>,
+    /// When there was last something to do for them.
+    used: Moment,
+}
+
+/// A claim that may have a node, from before its first request until its release is confirmed.
+#[derive(Debug)]
+struct Entry {
+    claim: Claim,
+    spot: Spot,
+    /// When the core last requested or renewed it.
+    heard: Moment,
+    /// When the core last tried to release it, if it did.
+    leaving: Option<Moment>,
+}
+
+impl Entry {
+    /// Whether the claim is over for the core, which has stopped to release it as well: its release
+    /// failed, or it was forgotten. The session lives on by the library's pings, so that its node
+    /// would stay for as long as the process does.
+    fn is_owed(&self, now: Moment) -> bool {
+        let ttl = self.claim.ttl;
+        now >= self.heard + ttl * 2 || self.leaving.is_some_and(|last| now >= last + ttl)
+    }
 }
 
 /// Where a claim stands, as far as the server has told.
@@ -125,24 +89,64 @@ pub(super) struct Ahead {
 }
 
 impl Session {
-    async fn open(settings: &Settings, number: u64) -> Result<Session> {
+    pub(super) async fn open(
+        settings: &Settings,
+        timeout: Duration,
+        number: u64,
+    ) -> Result<Session> {
+        let claims = Claims { entries: HashMap::new(), used: Clock::Boot.now() };
         Ok(Session {
-            client: settings.connect().await?,
+            client: Mutex::new(Arc::new(settings.connect(timeout).await?)),
+            moving: tokio::sync::Mutex::default(),
+            moved: Notify::new(),
+            served: Mutex::new(Instant::now()),
+            settings: settings.clone(),
             tree: settings.tree.clone(),
             number,
             acls: settings.acls(),
-            spots: Mutex::default(),
+            claims: Mutex::new(claims),
         })
+    }
+
+    /// The connection of now. What has to be sent in one order is sent over one of them.
+    pub(super) fn client(&self) -> Arc<Client> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Goes on over another connection in the same session. Watches of the one before are not waited
+    /// for any more.
+    pub(super) fn set_client(&self, client: Client) {
+        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(client);
+        self.moved.notify_waiters();
+    }
+
+    /// Its server has answered what needs a majority.
+    pub(super) fn serves(&self) {
+        *self.served.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Whether it has done so since then.
+    pub(super) fn has_served(&self, since: Instant) -> bool {
+        *self.served.lock().unwrap_or_else(PoisonError::into_inner) > since
+    }
+
+    /// Returns when this is no longer the connection of now.
+    pub(super) async fn until_moved(&self, from: &Arc<Client>) {
+        let mut moved = std::pin::pin!(self.moved.notified());
+        moved.as_mut().enable();
+        if Arc::ptr_eq(from, &self.client()) {
+            moved.await;
+        }
     }
 
     /// Whether the server, or our own clock, ended it.
     pub(super) fn is_over(&self) -> bool {
-        self.client.state().is_terminated()
+        self.client().state().is_terminated()
     }
 
     /// For how long the server keeps our nodes without hearing from us.
     pub(super) fn timeout(&self) -> Duration {
-        self.client.session_timeout()
+        self.client().session_timeout()
     }
 
     /// For how long an answer proves that we hold, from before its request.
@@ -155,6 +159,12 @@ impl Session {
         self.timeout() * 2 / 3
     }
 
+    /// The shortest timeout with such a lease, in whole milliseconds.
+    pub(super) fn timeout_of(lease: Duration) -> Duration {
+        let millis = (lease * 3).as_nanos().div_ceil(2_000_000);
+        Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+    }
+
     /// A grant by an answer of this session.
     pub(super) fn grant(&self, claim: &Claim, token: FencingToken) -> Grant {
         Grant::new(token, claim.ttl.min(self.lease()))
@@ -162,7 +172,7 @@ impl Session {
 
     /// The first part of the names of a claim's nodes.
     pub(super) fn protected(&self, owner: Owner) -> String {
-        names::protected(owner, self.client.session_id().0)
+        names::protected(owner, self.client().session_id().0)
     }
 
     pub(super) fn options(&self, mode: CreateMode) -> CreateOptions<'static> {
@@ -170,37 +180,81 @@ impl Session {
     }
 
     pub(super) fn spot(&self, claim: &Claim) -> Option<Spot> {
-        self.spots().get(&(claim.key.clone(), claim.owner)).cloned()
+        self.claims().entries.get(&id(claim)).map(|entry| entry.spot.clone())
     }
 
+    /// The core requests this claim, and it stands there now.
     pub(super) fn set(&self, claim: &Claim, spot: Spot) {
-        self.spots().insert((claim.key.clone(), claim.owner), spot);
+        let (claim, heard) = (claim.clone(), Clock::Boot.now());
+        let mut claims = self.claims();
+        claims.used = heard;
+        claims.entries.insert(id(&claim), Entry { claim, spot, heard, leaving: None });
+    }
+
+    /// The core renews this claim.
+    pub(super) fn hear(&self, claim: &Claim) {
+        if let Some(entry) = self.claims().entries.get_mut(&id(claim)) {
+            entry.heard = Clock::Boot.now();
+        }
+    }
+
+    /// The core releases this claim.
+    pub(super) fn leaving(&self, claim: &Claim) {
+        if let Some(entry) = self.claims().entries.get_mut(&id(claim)) {
+            entry.leaving = Some(Clock::Boot.now());
+        }
+    }
+
+    /// The claims that only this session still knows of.
+    pub(super) fn owed(&self) -> Vec<Claim> {
+        let now = Clock::Boot.now();
+        let claims = self.claims();
+        let owed = claims.entries.values().filter(|entry| entry.is_owed(now));
+        owed.map(|entry| Claim { doubtful: true, ..entry.claim.clone() }).collect()
     }
 
     pub(super) fn forget(&self, claim: &Claim) {
-        self.spots().remove(&(claim.key.clone(), claim.owner));
+        let mut claims = self.claims();
+        claims.used = Clock::Boot.now();
+        claims.entries.remove(&id(claim));
+    }
+
+    /// Whether nothing hangs on it, for this long.
+    pub(super) fn is_idle(&self, long: Duration) -> bool {
+        let claims = self.claims();
+        claims.entries.is_empty() && Clock::Boot.now() >= claims.used + long
+    }
+
+    /// The whole key of a grant of this session whose key ends so.
+    pub(super) fn whole_key(&self, key: &Key, token: FencingToken) -> Option<Key> {
+        let claims = self.claims();
+        let found = claims.entries.values().find(|entry| {
+            let held = matches!(&entry.spot, Spot::Held(place) if place.token == token);
+            held && entry.claim.key.as_str().ends_with(key.as_str())
+        });
+        found.map(|entry| entry.claim.key.clone())
     }
 
     /// Notes that the node ahead of a waiting claim is gone.
     pub(super) fn moved_up(&self, claim: &Claim, node: &str) {
-        if let Some(Spot::Queued { ahead, .. }) =
-            self.spots().get_mut(&(claim.key.clone(), claim.owner))
+        if let Some(entry) = self.claims().entries.get_mut(&id(claim))
+            && let Spot::Queued { ahead, .. } = &mut entry.spot
             && ahead.node == node
         {
             ahead.gone = true;
         }
     }
 
-    fn spots(&self) -> MutexGuard<'_, HashMap<(Key, Owner), Spot>> {
-        self.spots.lock().unwrap_or_else(PoisonError::into_inner)
+    fn claims(&self) -> MutexGuard<'_, Claims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Proves before a majority that all these nodes are there; `false` if one is not.
     ///
     /// Not a read: a follower that is cut off goes on answering reads, while the majority ends our
     /// session and hands the lock on.
-    pub(super) async fn prove(&self, nodes: &[&str]) -> Result<bool> {
-        let mut writer = self.client.new_multi_writer();
+    pub(super) async fn prove(&self, client: &Client, nodes: &[&str]) -> Result<bool> {
+        let mut writer = client.new_multi_writer();
         for node in nodes {
             writer.add_check_version(node, -1).map_err(fault::from_client)?;
         }
@@ -214,8 +268,22 @@ impl Session {
     /// Makes a container and what is missing above it.
     pub(super) async fn make_container(&self, path: &str) -> Result<()> {
         let options = self.options(CreateMode::Container);
-        self.client.mkdir(path, &options).await.map_err(fault::from_client)
+        self.client().mkdir(path, &options).await.map_err(fault::from_client)
     }
+}
+
+impl Drop for Session {
+    /// Ends the session at the server, if there is a runtime to do it on. Else it ends by itself.
+    fn drop(&mut self) {
+        if let (false, Ok(runtime)) = (self.is_over(), tokio::runtime::Handle::try_current()) {
+            let (settings, client) = (self.settings.clone(), self.client());
+            runtime.spawn(async move { settings.close(&client).await });
+        }
+    }
+}
+
+fn id(claim: &Claim) -> (Key, Owner) {
+    (claim.key.clone(), claim.owner)
 }
 
 /// The token that a node stands for: the transaction that created it.
@@ -226,6 +294,3 @@ pub(super) fn token(czxid: i64) -> Result<FencingToken> {
         Error::new(crate::ErrorKind::Internal, message)
     })
 }
-
-/// The longest that one call may take.
-const MOST_PATIENCE: Duration = Duration::from_secs(5);

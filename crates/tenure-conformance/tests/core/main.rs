@@ -14,6 +14,10 @@ use tenure::{
 use tenure_conformance::fault::{Cut, Faults, Faulty};
 use tokio::time::{Instant, advance, sleep, timeout};
 
+mod endings;
+mod fate;
+mod probe;
+
 const TTL: Duration = Duration::from_secs(30);
 
 /// A client over faults, and the faults.
@@ -120,7 +124,7 @@ async fn acquire_bears_a_dead_server_for_its_outage() {
     }
     assert!(faults.calls() < 100, "asked {} times", faults.calls());
     faults.cut(Cut::Open);
-    client.flush().await;
+    client.flush().await.unwrap();
     client.lock("k").acquire().await.unwrap().release().await.unwrap();
 }
 
@@ -157,7 +161,7 @@ async fn an_ask_whose_answer_was_lost_leaves_no_ghost() {
     assert_eq!(waiting.await.unwrap_err().kind(), ErrorKind::Unavailable);
     faults.cut(Cut::Open);
     assert!(client.lock("k").holding().await.unwrap().is_some(), "the server granted it");
-    client.flush().await;
+    client.flush().await.unwrap();
     assert!(client.lock("k").holding().await.unwrap().is_none(), "a ghost holds the lock");
 }
 
@@ -182,7 +186,7 @@ async fn a_release_does_not_overtake_the_request_it_undoes() {
         sleep(Duration::from_millis(dropped_after)).await;
         asking.abort();
         drop(asking.await);
-        client.flush().await;
+        client.flush().await.unwrap();
         let left = client.lock("k").holding().await.unwrap();
         assert!(left.is_none(), "dropped after {dropped_after} ms, left {left:?}");
     }
@@ -348,7 +352,7 @@ async fn an_unconfirmed_release_says_so_and_goes_on() {
     let error = guard.release().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     faults.cut(Cut::Open);
-    client.flush().await;
+    client.flush().await.unwrap();
     let _again = client.lock("k").try_acquire().await.unwrap().granted().unwrap();
 }
 

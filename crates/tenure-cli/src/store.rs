@@ -1,0 +1,200 @@
+//! Which store is meant: its URL, where that comes from, how far it reaches, and what of it a
+//! command may know. A store that was guessed wrong excludes nobody, and nobody notices: so what is
+//! in doubt is refused here, before anything is locked.
+
+use std::path::PathBuf;
+
+use tenure::{Config, Error};
+
+use crate::args::Reach;
+use crate::exit;
+use crate::failure::Failure;
+use crate::url_file;
+
+/// The store that the verbs work on.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) url: String,
+    pub(crate) source: Source,
+}
+
+/// Where the URL of a store comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// `--url` or `TENURE_URL`.
+    Given,
+    /// A file of the user or of the system.
+    File(PathBuf),
+    /// Nobody named one.
+    Default,
+}
+
+impl Source {
+    /// The same failure to use a URL, with the file that it stands in: whoever typed the command
+    /// may never have seen that.
+    pub(crate) fn name_in(&self, failure: impl Into<Failure>) -> Failure {
+        let mut failure = failure.into();
+        if let Source::File(file) = self {
+            failure.message = format!("{} (the URL is in `{}`)", failure.message, file.display());
+        }
+        failure
+    }
+}
+
+impl Store {
+    /// What its URL says.
+    pub(crate) fn config(&self) -> Result<Config, Failure> {
+        self.url.parse().map_err(|error: Error| self.source.name_in(error))
+    }
+
+    /// The store of `--url` or `TENURE_URL`, of a file, or the embedded one.
+    pub(crate) fn find(given: Option<String>, reach: Option<Reach>) -> Result<Store, Failure> {
+        // An empty TENURE_URL is how scripts say "none".
+        let store = match given.filter(|url| !url.is_empty()) {
+            Some(url) => Store { url, source: Source::Given },
+            None => match url_file::find()? {
+                Some((url, file)) => Store { url, source: Source::File(file) },
+                None => Store { url: DEFAULT_URL.to_owned(), source: Source::Default },
+            },
+        };
+        store.refuse_withheld()?;
+        store.refuse_short_reach(reach)?;
+        Ok(store)
+    }
+
+    /// What `TENURE_URL` has to be for a command that calls `tenure` itself: without it, that call
+    /// would lock in the embedded store and exclude nobody. `None` leaves it as it is.
+    pub(crate) fn handed_on(&self) -> Option<String> {
+        match self.source {
+            Source::Default => None,
+            _ if has_secret(&self.url) => Some(format!("{WITHHELD}:")),
+            _ => Some(absolute(&self.url).unwrap_or_else(|| self.url.clone())),
+        }
+    }
+
+    fn refuse_withheld(&self) -> Result<(), Failure> {
+        if scheme(&self.url) != WITHHELD {
+            return Ok(());
+        }
+        let message = "the outer `tenure run` kept its URL back because of its password";
+        Err(Failure::new(exit::USAGE, message, "use password_file= in that URL, or give --url"))
+    }
+
+    fn refuse_short_reach(&self, wanted: Option<Reach>) -> Result<(), Failure> {
+        let local = matches!(scheme(&self.url).as_str(), "memory" | "sqlite");
+        if wanted != Some(Reach::Network) || !local {
+            return Ok(());
+        }
+        let named = match &self.source {
+            Source::Default => "no URL is given, and the embedded store".to_owned(),
+            Source::File(file) => format!("`{}:` of {}", scheme(&self.url), file.display()),
+            Source::Given => format!("`{}:`", scheme(&self.url)),
+        };
+        let message = format!("{named} reaches one machine only, but the reach has to be network");
+        let advice = "name a server with --url, TENURE_URL or /etc/tenure/url";
+        Err(Failure::new(exit::USAGE, message, advice))
+    }
+}
+
+/// The scheme of a URL, in lower case; empty where there is none.
+pub(crate) fn scheme(url: &str) -> String {
+    url.split_once(':').map_or("", |(scheme, _)| scheme).to_ascii_lowercase()
+}
+
+/// The value of an option in a URL, as it stands there.
+pub(crate) fn option<'a>(url: &'a str, name: &str) -> Option<&'a str> {
+    options(url).find(|(known, _)| *known == name).map(|(_, value)| value)
+}
+
+fn options(url: &str) -> impl Iterator<Item = (&str, &str)> {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+}
+
+/// Whether a URL holds a secret: a password before its host, or one among its options. A file that
+/// holds it may be named.
+pub(crate) fn has_secret(url: &str) -> bool {
+    let place = url.split_once('?').map_or(url, |(place, _)| place);
+    let authority = place.split_once("://").and_then(|(_, rest)| rest.split('/').next());
+    let login = authority.and_then(|authority| authority.rsplit_once('@')).map(|(login, _)| login);
+    let in_login = login.is_some_and(|login| match login.split_once(':') {
+        Some((_, password)) if !password.is_empty() => true,
+        // A user of Consul is its token.
+        _ => scheme(url).starts_with("consul") && option(url, "password_file").is_none(),
+    });
+    in_login || options(url).any(|(name, value)| !value.is_empty() && is_secret(name))
+}
+
+/// Whether an option of this name holds a secret. An encoded name is taken for one.
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let words = ["password", "passwd", "secret", "token", "credential", "%"];
+    !name.ends_with("_file") && words.iter().any(|word| name.contains(word))
+}
+
+/// Whether a URL names a file that is looked for from wherever one happens to be.
+pub(crate) fn is_relative(url: &str) -> bool {
+    let place = url.split_once('?').map_or(url, |(place, _)| place);
+    let path = place.split_once(':').map_or("", |(_, path)| path);
+    scheme(url) == "sqlite" && !path.is_empty() && !path.starts_with('/')
+}
+
+/// The same store, also for a command that changes its folder. `None` if it is already so, or if
+/// the folder cannot stand in a URL.
+fn absolute(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once(':').filter(|_| is_relative(url))?;
+    let folder = std::env::current_dir().ok()?;
+    let folder = folder.to_str()?.trim_end_matches('/').replace('%', "%25").replace('?', "%3F");
+    Some(format!("{scheme}:{folder}/{rest}"))
+}
+
+/// The embedded store in the user's state folder: works with nothing installed.
+const DEFAULT_URL: &str = "sqlite:";
+
+/// The scheme of a URL that must not be used. An empty or missing one would mean the default.
+const WITHHELD: &str = "withheld";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_seen_wherever_it_can_stand() {
+        for url in [
+            "redis://u:p@h",
+            "redis://:p@h?x=1",
+            "redis://u:p@h1,h2/0",
+            "redis+sentinel://h/main?sentinel_password=x",
+            "redis+sentinel://h/main?sentinel%5Fpassword=x",
+            "consul://9b1deb4d@h",
+            "consuls://9b1deb4d@h?dc=a",
+        ] {
+            assert!(has_secret(url), "{url}");
+        }
+        for url in [
+            "sqlite:",
+            "sqlite:///a:b@c",
+            "redis://h/a:b@c",
+            "redis://h?owner=a:b@c",
+            "redis://u@h/0",
+            "redis://u:@h/0",
+            "postgres://postgres@h/db?password_file=/run/secrets/lock",
+            "consul://me@h?password_file=/run/secrets/lock",
+            "memory:",
+        ] {
+            assert!(!has_secret(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn only_a_file_without_a_root_is_relative() {
+        for url in ["sqlite:locks.db", "SQLite:a/b?ttl=1s", "sqlite:./a"] {
+            assert!(is_relative(url), "{url}");
+            let whole = absolute(url).unwrap();
+            assert!(!is_relative(&whole) && whole.ends_with(&url[7..]), "{whole}");
+        }
+        for url in ["sqlite:", "sqlite:?ttl=1s", "sqlite:/a", "sqlite:///a", "redis://h", "x"] {
+            assert!(!is_relative(url) && absolute(url).is_none(), "{url}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What a grant is: its lease, its token, and what is left of it when it was taken away.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use tenure::backend::Backend;
+use tenure::backends::Consul;
+use tenure::{Config, ErrorKind, Key};
+use tenure_conformance::bench::take;
+use tenure_conformance::server_cases;
+use tenure_servers::Cluster;
+use tenure_servers::wire::http::json_field;
+
+use super::{SECOND, claim, put, stored, url};
+
+server_cases! {
+    a_fixed_lease_lasts_its_whole_ttl Consul;
+    a_late_request_does_not_revive_an_evicted_grant Consul;
+    a_condition_is_found_for_a_guard_of_a_client_with_a_prefix Consul;
+}
+
+/// All claims with one ttl share a session: a new one must not get what is left of its lease.
+async fn a_fixed_lease_lasts_its_whole_ttl(cluster: &Cluster) -> Result<()> {
+    let consul = Consul::open(&url(&cluster.hosts(), "")).await?;
+    let mut first = claim("first")?;
+    first.ttl = SECOND * 9;
+    consul.try_acquire(&first).await?.granted()?;
+    for waits in [false, true] {
+        // Old enough to be seen, and too young for a renewal by the way.
+        tokio::time::sleep(SECOND * 2).await;
+        let mut fixed = claim(if waits { "waits" } else { "tries" })?;
+        (fixed.ttl, fixed.fixed, fixed.waits) = (first.ttl, true, waits);
+        let grant = consul.try_acquire(&fixed).await?.granted()?;
+        ensure!(grant.ttl == fixed.ttl, "waits {waits}: {:?}", grant.ttl);
+    }
+    Ok(())
+}
+
+/// The key is written as an earlier request of the same claim would write it that arrives late.
+async fn a_late_request_does_not_revive_an_evicted_grant(cluster: &Cluster) -> Result<()> {
+    let consul = Consul::open(&url(&cluster.hosts(), "")).await?;
+    let (node, mut mine, kept) = (cluster.node(), claim("k")?, claim("kept")?);
+    consul.try_acquire(&kept).await?.granted()?;
+    let grant = consul.try_acquire(&mine).await?.granted()?;
+    mine.token = Some(grant.token);
+    let entry = stored(node, "k/.lock")?.context("it is held")?;
+    let field = |name| json_field(&entry, name).with_context(|| format!("{name} in {entry}"));
+    let (session, value, flags) = (field("Session")?, field("Value")?, field("Flags")?);
+    ensure!(consul.evict(&mine.key, grant.token).await?);
+    let lock = format!(
+        r#"{{"Verb":"lock","Key":"k/.lock","Session":"{session}","Value":"{value}","Flags":{flags}}}"#
+    );
+    put(node, "/v1/txn", &format!(r#"[{{"KV":{lock}}}]"#))?;
+    let renewed = consul.renew(std::slice::from_ref(&mine)).await.remove(0);
+    let kind = renewed.map_err(|error| error.kind());
+    ensure!(kind == Err(ErrorKind::Lost), "{kind:?}");
+    // The core releases what it lost, and says that a request was unanswered.
+    mine.doubtful = true;
+    consul.release(&mine).await?;
+    ensure!(stored(node, "k/.lock")?.is_none(), "held for ever, by a session that others renew");
+    Ok(())
+}
+
+async fn a_condition_is_found_for_a_guard_of_a_client_with_a_prefix(
+    cluster: &Cluster,
+) -> Result<()> {
+    let consul = Arc::new(Consul::open(&url(&cluster.hosts(), "")).await?);
+    let client = Config::default().prefix("app/").over(consul.clone());
+    let guard = take(&client.lock("k")).await?;
+    let found = consul.condition(guard.key(), guard.token()).await?.context("it is held")?;
+    ensure!(found.key == "app/k/.lock", "{found:?}");
+    let elsewhere = Consul::open(&url(&cluster.hosts(), "")).await?;
+    ensure!(elsewhere.condition(&Key::new("app/k")?, guard.token()).await?.is_some());
+    let (key, token) = (guard.key().clone(), guard.token());
+    guard.release().await?;
+    ensure!(consul.condition(&key, token).await?.is_none(), "it was released");
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! Logins that run out while a client lives: tokens of etcd last some minutes.
+
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures_util::future::join_all;
+use tenure::Key;
+use tenure::backend::{Backend, Claim, Owner};
+use tenure::backends::Etcd;
+use tenure_conformance::bench::{take, until_waiters, within};
+use tenure_conformance::server_cases;
+use tenure_servers::{Bundle, Cluster, tool};
+
+use super::traffic::metric;
+use super::{name, require_login};
+
+server_cases! {
+    a_handoff_is_pushed_after_the_login_ran_out Etcd;
+    many_requests_at_once_share_one_login Etcd;
+}
+
+fn url(cluster: &Cluster) -> String {
+    cluster.url().replace("//", "//me:secret@") + "/app/"
+}
+
+/// Makes every token of the user invalid, as the end of its time does, by giving it the password
+/// that it has.
+fn end_logins(cluster: &Cluster) -> Result<()> {
+    let mut command = tool(Bundle::Etcd, "etcdctl")?;
+    command.args(["--endpoints", &cluster.node().address(), "--user", "root:r"]);
+    command.args(["user", "passwd", "me", "--interactive=false"]).env("ETCDCTL_API", "3");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+    child.stdin.take().context("a pipe")?.write_all(b"secret\n")?;
+    ensure!(child.wait()?.success(), "etcdctl could not change the password");
+    Ok(())
+}
+
+/// The next poll would come after ten seconds.
+async fn a_handoff_is_pushed_after_the_login_ran_out(cluster: &Cluster) -> Result<()> {
+    require_login(cluster.node())?;
+    let (one, two) = (tenure::connect(&url(cluster)).await?, tenure::connect(&url(cluster)).await?);
+    for round in 0..3 {
+        let (name, ttl) = (name(), Duration::from_secs(30));
+        let guard = take(&one.lock(&name).ttl(ttl)).await?;
+        let waiter = tokio::spawn(two.lock(&name).ttl(ttl).acquire());
+        until_waiters(&one.lock(&name), 1).await?;
+        guard.release().await?;
+        let what = format!("the handoff of round {round}");
+        within(Duration::from_secs(5), &what, waiter).await???.release().await?;
+        end_logins(cluster)?;
+    }
+    Ok(())
+}
+
+/// A login costs the server some 70 ms of one core, and much more on a busy machine.
+async fn many_requests_at_once_share_one_login(cluster: &Cluster) -> Result<()> {
+    require_login(cluster.node())?;
+    let etcd = Etcd::open(&url(cluster)).await?;
+    let ttl = Duration::from_secs(20);
+    let claim = || Ok(Claim::new(Key::new(name())?, Owner::random(), ttl));
+    // Makes the lease that all of them share, and the first login.
+    etcd.try_acquire(&claim()?).await?.granted()?;
+    end_logins(cluster)?;
+    let logins =
+        || metric(cluster.node(), "grpc_server_started_total{grpc_method=\"Authenticate\"");
+    let before = logins()?;
+    let claims = (0..200).map(|_| claim()).collect::<Result<Vec<_>>>()?;
+    let granted = join_all(claims.iter().map(|claim| etcd.try_acquire(claim))).await;
+    let failed: Vec<_> = granted.iter().filter_map(|granted| granted.as_ref().err()).collect();
+    ensure!(failed.is_empty(), "{} failed: {}", failed.len(), failed[0]);
+    let logins = logins()? - before;
+    ensure!((1.0..3.0).contains(&logins), "{logins} logins");
+    Ok(())
+}
