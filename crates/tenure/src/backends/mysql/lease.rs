@@ -194,8 +194,7 @@ impl Lease {
             None => {
                 let busy = state.busy(claim);
                 if let Some(ahead) = busy.ahead {
-                    let shown = state.token.max(self.shown(claim.owner));
-                    self.standings().insert(claim.owner, Standing::Queued { ahead, shown });
+                    self.is_queued(claim.owner, ahead, state.token);
                 }
                 (Attempt::Busy(busy), self.ring(&state))
             }
@@ -309,6 +308,12 @@ impl Lease {
             crowded.retain(|_, since| since.elapsed() < CROWDED_FOR);
         }
         crowded.insert(key.clone(), Instant::now());
+    }
+
+    /// A claim waits behind so many, and was shown this token.
+    pub(super) fn is_queued(&self, owner: Owner, ahead: u32, token: u64) {
+        let shown = token.max(self.shown(owner));
+        self.standings().insert(owner, Standing::Queued { ahead, shown });
     }
 
     /// How many were before a claim when it last asked.

@@ -336,20 +336,41 @@ mod tests {
         answer
     }
 
+    /// That the claim holds with this token.
+    fn seen(claim: &Claim, token: u64) -> Seen {
+        Seen {
+            key: claim.key.as_str().as_bytes().to_vec(),
+            owner: claim.owner.to_string(),
+            token: FencingToken::new(token),
+            look_in: IDLE,
+            held_for: Duration::ZERO,
+            over: false,
+            queued: 0,
+        }
+    }
+
+    /// As from a former primary, which is behind the one that requests go to.
+    #[test]
+    fn a_look_at_the_past_gives_no_grant() {
+        let (waits, lease) = (Waits::new(), lease());
+        let claim = Claim::new(Key::new("k").unwrap(), Owner::random(), Duration::from_secs(2));
+        lease.is_queued(claim.owner, 0, 8);
+        lease.is_queued(claim.owner, 0, 7);
+        let mut answer = wish(&waits, &claim);
+        for token in [6, 8] {
+            waits.settle(&lease, &waits.snapshot(), &[seen(&claim, token)]);
+            assert!(answer.try_recv().is_err(), "token {token} was believed after 8 was shown");
+        }
+        waits.settle(&lease, &waits.snapshot(), &[seen(&claim, 9)]);
+        assert!(matches!(answer.try_recv(), Ok(Some(_))));
+    }
+
     #[test]
     fn a_late_look_gives_its_grant_to_no_later_wish() {
         let (waits, lease) = (Waits::new(), lease());
         let key = Key::new("k").unwrap();
         let claim = Claim::new(key.clone(), Owner::random(), Duration::from_secs(2));
-        let shown = [Seen {
-            key: b"k".to_vec(),
-            owner: claim.owner.to_string(),
-            token: FencingToken::new(6),
-            look_in: IDLE,
-            held_for: Duration::ZERO,
-            over: false,
-            queued: 0,
-        }];
+        let shown = [seen(&claim, 6)];
         let early = wish(&waits, &claim);
         let late_look = waits.snapshot();
         // It is dropped, the claim is told that another client has a later grant, and waits again.
