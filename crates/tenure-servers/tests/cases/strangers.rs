@@ -51,7 +51,7 @@ fn redis_lets_in(node: &Node) -> Result<(), String> {
     assert!(matches!(guess, Ok(Value::Error(_))), "{guess:?}");
     match stranger.command(&["ROLE"]) {
         Ok(Value::Error(refusal)) => Err(refusal),
-        other => Ok(drop(other)),
+        _ => Ok(()),
     }
 }
 

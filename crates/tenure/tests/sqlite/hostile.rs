@@ -223,7 +223,7 @@ async fn a_waiter_whose_bell_cannot_be_rung_keeps_its_turn() {
     store.release(&gone).await.unwrap();
     for name in bench.sessions().iter().filter(|name| name.ends_with(".bell")) {
         let bell = bench.folder().join("locks.db.d").join(name);
-        fs::set_permissions(bell, PermissionsExt::from_mode(0)).unwrap();
+        fs::set_permissions(bell, PermissionsExt::from_mode(0o000)).unwrap();
     }
     assert_eq!(holder.ask("release"), "true");
     within(SOON, hint).await;
