@@ -17,8 +17,8 @@ server_cases! {
     a_server_that_is_not_there_is_named_at_once Zookeeper;
 }
 
-/// A client whose session is at this server, of a URL that names them all. It goes on if the proxies
-/// do.
+/// A client whose session is at this server, of a URL that names them all. It goes on if the
+/// proxies do.
 async fn attached(cluster: &Cluster, wanted: &Node) -> Result<(Client, Vec<Proxy>)> {
     for _ in 0..50 {
         let ways = cluster.nodes().iter().map(Node::proxy).collect::<Result<Vec<_>, _>>()?;

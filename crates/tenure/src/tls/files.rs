@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io::Result;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use rustls_native_certs::CertificateResult;
 use tokio_rustls::rustls::crypto::ring;
@@ -14,6 +14,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::Tls;
 use super::encrypt::invalid;
+use crate::clock::{Clock, Moment};
 
 /// What was read last, shared by the clones of a [`Tls`].
 #[derive(Clone, Default)]
@@ -21,18 +22,18 @@ pub(crate) struct Kept(Arc<Mutex<Option<Loaded>>>);
 
 struct Loaded {
     stamps: Vec<Stamp>,
-    at: Instant,
+    at: Moment,
     config: Arc<ClientConfig>,
 }
 
-/// When a file was changed last, and its size; `None` if it cannot be seen.
-type Stamp = Option<(SystemTime, u64)>;
+/// When a file was changed last, and its size, as text to compare; `None` if it cannot be seen.
+type Stamp = Option<String>;
 
 impl Kept {
     /// The files as they are now. Blocks.
     pub(super) fn config(&self, tls: &Tls) -> Result<Arc<ClientConfig>> {
         // Before reading, so that a change while it reads is noticed the next time.
-        let (stamps, at) = (stamps(tls), Instant::now());
+        let (stamps, at) = (stamps(tls), Clock::Boot.now());
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Where the system has its roots is not known here: those are read again after a while.
         let fresh = |loaded: &&Loaded| {
@@ -58,7 +59,7 @@ fn stamps(tls: &Tls) -> Vec<Stamp> {
     let identity = tls.identity.iter().flat_map(|(cert, key)| [cert, key]);
     let stamp = |path: &String| {
         let seen = std::fs::metadata(path).ok()?;
-        Some((seen.modified().ok()?, seen.len()))
+        Some(format!("{:?} {}", seen.modified().ok()?, seen.len()))
     };
     tls.ca.iter().chain(identity).map(stamp).collect()
 }

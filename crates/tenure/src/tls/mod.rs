@@ -37,6 +37,7 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// Takes the options `ca`, `cert` and `key`.
+    #[allow(clippy::needless_update, reason = "there is more in it where a backend encrypts")]
     pub(crate) fn take(options: &mut Options) -> Result<Tls> {
         if !cfg!(feature = "tls") {
             let message = "an encrypted connection needs the cargo feature `tls` of tenure";

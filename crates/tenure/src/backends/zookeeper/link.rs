@@ -17,8 +17,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) struct Link {
     pub(super) settings: Settings,
     session: Mutex<Arc<Session>>,
-    /// By the length of the leases. A fixed lease is not renewed, so that its session has to outlast
-    /// it from the grant on, whatever the URL says of the others.
+    /// By the length of the leases. A fixed lease is not renewed, so that its session has to
+    /// outlast it from the grant on, whatever the URL says of the others.
     fixed: Mutex<HashMap<Duration, Arc<Session>>>,
     opening: tokio::sync::Mutex<()>,
 }
@@ -120,8 +120,8 @@ impl Link {
         limit.min(MOST_PATIENCE)
     }
 
-    /// Makes a call that ends, by requests of this session. If it is not answered, the session moves
-    /// to another server.
+    /// Makes a call that ends, by requests of this session. If it is not answered, the session
+    /// moves to another server.
     pub(super) async fn bound<T>(
         &self,
         session: &Arc<Session>,
@@ -134,13 +134,15 @@ impl Link {
         let answer = tokio::select! {
             biased;
             answer = call => {
-                let known = answer.as_ref().err().is_none_or(|e| e.kind() != ErrorKind::Unavailable);
-                proves = known && !matches!(what, Call::Look);
+                let unknown = |error: &Error| error.kind() == ErrorKind::Unavailable;
+                proves = !answer.as_ref().is_err_and(unknown) && !matches!(what, Call::Look);
                 answer
             }
             // What the left server makes of it nobody will say.
             () = session.until_moved(&client) => Err(fault::moved()),
-            () = tokio::time::sleep(limit) => return Err(fault::silent(&self.settings.shown(), limit)),
+            () = tokio::time::sleep(limit) => {
+                return Err(fault::silent(&self.settings.shown(), limit));
+            }
         };
         unanswered.answered(proves);
         answer
@@ -150,9 +152,8 @@ impl Link {
 fn too_long(ttl: Duration, session: &Session) -> Error {
     let (needed, got) = (Session::timeout_of(ttl).as_secs_f64(), session.timeout().as_secs_f64());
     let message = format!(
-        "a fixed lease of {:?} needs a session of {needed} s, but the server keeps none longer than \
-         {got} s; ask for {:?} or less, renew the lock, or raise `maxSessionTimeout`",
-        ttl,
+        "a fixed lease of {ttl:?} needs a session of {needed} s, but the server keeps none longer \
+         than {got} s; ask for {:?} or less, renew the lock, or raise `maxSessionTimeout`",
         session.lease()
     );
     Error::new(ErrorKind::Invalid, message)

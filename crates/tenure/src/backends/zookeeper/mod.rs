@@ -1,10 +1,10 @@
 //! ZooKeeper, with Curator's layout: who uses Curator and who uses tenure exclude one another.
 //!
 //! `settings` reads the URL, `link` has the sessions and `moving` takes them to other servers,
-//! `session` is one and what is known of the
-//! claims in it, `names` and `record` say what is where in the tree. `queue` and `single` decide who holds, in one layout
-//! each; `release` also makes good what failed, `watch` waits, `people` and `examine` tell. The
-//! user's page is `docs/backends/zookeeper.md`.
+//! `session` is one and what is known of the claims in it, `names` and `record` say what is where
+//! in the tree. `queue` and `single` decide who holds, in one layout each; `release` also makes
+//! good what failed, `watch` waits, `people` and `examine` tell. The user's page is
+//! `docs/backends/zookeeper.md`.
 
 mod examine;
 mod fault;

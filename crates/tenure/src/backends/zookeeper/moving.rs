@@ -1,5 +1,6 @@
-//! Leaving a server that does not answer: stopped, or cut off from its ensemble. Such a follower goes
-//! on answering the library's pings for many ticks, so that the library stays, while the lease ends.
+//! Leaving a server that does not answer: stopped, or cut off from its ensemble. Such a follower
+//! goes on answering the library's pings for many ticks, so that the library stays, while the lease
+//! ends.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -113,8 +113,8 @@ impl Session {
         self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Goes on over another connection in the same session. Watches of the one before are not waited
-    /// for any more.
+    /// Goes on over another connection in the same session. Watches of the one before are not
+    /// waited for any more.
     pub(super) fn set_client(&self, client: Client) {
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(client);
         self.moved.notify_waiters();
