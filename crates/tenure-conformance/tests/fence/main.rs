@@ -7,6 +7,7 @@ mod bounds;
 mod broken_off;
 mod column;
 mod conditions;
+mod deleted;
 mod experiment;
 mod grants;
 mod lasting;
@@ -42,6 +43,7 @@ fn main() {
         broken_off::CASES,
         column::CASES,
         conditions::CASES,
+        deleted::CASES,
         lasting::CASES,
         layer::CASES,
         locking::CASES,

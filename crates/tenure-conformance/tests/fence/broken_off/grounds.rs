@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::play::Ground;
 use super::tokens::Tokens;
-use super::{services, sql};
+use super::{column, files, services, sql};
 
 /// How a holder works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub(super) enum Way {
     OneTransaction,
     /// A first contact, a read, and later a write.
     FirstContact,
+    /// The same, with a column of the resource's own for a fence.
+    Column,
     /// What the page warns of: the fence sees the write only.
     WriteOnly,
 }
@@ -20,7 +22,8 @@ pub(super) enum Way {
 /// The ways that the page shows.
 pub(super) fn ways(url: &str) -> &'static [Way] {
     match scheme(url) {
-        "mysql" | "postgres" | "sqlite" => &[Way::OneTransaction, Way::FirstContact],
+        "mysql" | "postgres" => &[Way::OneTransaction, Way::FirstContact],
+        "sqlite" => &[Way::OneTransaction, Way::FirstContact, Way::Column],
         _ => &[Way::FirstContact],
     }
 }
@@ -34,7 +37,9 @@ pub(super) fn unsafe_way(url: &str) -> Option<Way> {
 /// A resource that is 0, and has no fence yet.
 pub(super) async fn open(url: &str, name: &str, way: Way) -> Result<Box<dyn Ground>> {
     Ok(match scheme(url) {
-        "mysql" | "postgres" | "sqlite" => Box::new(sql::Database::new(url, name, way)),
+        "sqlite" if way == Way::Column => Box::new(column::Row::new(url, name)?),
+        "mysql" | "postgres" | "sqlite" => Box::new(sql::Database::new(url, name, way).await?),
+        "file" => Box::new(files::Folder::new(url, name, way)?),
         "http" => Box::new(services::Web::new(way)),
         "memory" => Box::new(services::Memory::default()),
         _ => Box::new(services::Plain::new(url, name, way)),

@@ -6,6 +6,8 @@
 //! and wakes up at any step of the next. Not played is a pause in the middle of a transaction, for
 //! which others wait: `locking` shows that they do.
 
+mod column;
+mod files;
 mod grounds;
 mod play;
 mod services;
@@ -34,18 +36,19 @@ async fn no_update_is_lost_whatever_is_broken_off_between_two_steps(url: String)
 
 async fn play_all(url: &str) -> Result<()> {
     for &way in grounds::ways(url) {
-        let wrong = rounds(url, way).await?;
+        let wrong = rounds(url, way, usize::MAX).await?;
         ensure!(wrong.is_empty(), "{way:?}: {} rounds:\n{}", wrong.len(), wrong.join("\n"));
     }
     // A schedule that finds nothing wrong with this one finds nothing at all.
     if let Some(way) = grounds::unsafe_way(url) {
-        ensure!(!rounds(url, way).await?.is_empty(), "inconclusive: {way:?} lost nothing either");
+        let wrong = rounds(url, way, 1).await?;
+        ensure!(!wrong.is_empty(), "inconclusive: {way:?} lost nothing either");
     }
     Ok(())
 }
 
-/// Plays every order; what went wrong.
-async fn rounds(url: &str, way: Way) -> Result<Vec<String>> {
+/// Plays every order, until so many went wrong; what did.
+async fn rounds(url: &str, way: Way, most: usize) -> Result<Vec<String>> {
     let mut wrong = Vec::new();
     let quiet = round(url, way, QUIET).await?;
     for mut plan in plans(&quiet.stops) {
@@ -54,6 +57,9 @@ async fn rounds(url: &str, way: Way) -> Result<Vec<String>> {
             let round = round(url, way, plan).await?;
             wrong.extend(round.wrong.map(|text| format!("{plan:?}: {text}")));
             let rests = round.stops.iter().filter(|stop| **stop == Stop::Rest).count();
+            if wrong.len() >= most {
+                return Ok(wrong);
+            }
             if plan.wake >= rests {
                 break;
             }

@@ -152,10 +152,13 @@ async fn advance(work: &mut Work<'_>, steps: &Steps) -> Result<Reached> {
     .await
 }
 
-async fn finish(mut work: Work<'_>, steps: &Steps) -> Result<Outcome> {
+/// Lets it come to its end, if there is one.
+async fn wake(asleep: Option<Work<'_>>, steps: &Steps, tally: &mut Tally) -> Result<()> {
+    let Some(mut work) = asleep else { return Ok(()) };
     loop {
         if let Reached::End(outcome) = advance(&mut work, steps).await? {
-            return Ok(outcome);
+            tally.add(Some(outcome));
+            return Ok(());
         }
         steps.give(Leave::Go);
     }
@@ -221,10 +224,8 @@ pub(super) async fn play(ground: &dyn Ground, tokens: &mut Tokens, plan: Plan) -
                 Reached::Stop(stop) => stop,
             };
             if stop == Stop::Rest {
-                if rests == plan.wake
-                    && let Some(work) = asleep.take()
-                {
-                    tally[0].add(Some(finish(work, &stale_steps).await?));
+                if rests == plan.wake {
+                    wake(asleep.take(), &stale_steps, &mut tally[0]).await?;
                 }
                 rests += 1;
             }
@@ -253,11 +254,9 @@ pub(super) async fn play(ground: &dyn Ground, tokens: &mut Tokens, plan: Plan) -
             }
         }
     }
-    if let Some(work) = asleep {
-        tally[0].add(Some(finish(work, &stale_steps).await?));
-    }
+    wake(asleep, &stale_steps, &mut tally[0]).await?;
     drop(next);
-    let sum = ground.open().await?.settle(tokens.next().await?).await?;
+    let sum = stale.settle(tokens.next().await?).await?;
     Ok(Round { wrong: judge(sum, &tally), stops })
 }
 

@@ -19,7 +19,7 @@ use super::grounds::Way;
 use super::play::{Ground, Holder, Outcome, Steps};
 use crate::grants::{self, Resource};
 
-/// A file, a key of Redis, or one on the server of the lock itself.
+/// A key of Redis, or one on the server of the lock itself.
 pub(super) struct Plain {
     url: String,
     name: String,

@@ -25,8 +25,10 @@ pub(super) struct Database {
 }
 
 impl Database {
-    pub(super) fn new(url: &str, name: &str, way: Way) -> Database {
-        Database { url: url.to_owned(), name: name.to_owned(), way }
+    pub(super) async fn new(url: &str, name: &str, way: Way) -> Result<Database> {
+        // Makes the row.
+        drop(registers::open(url, name).await?);
+        Ok(Database { url: url.to_owned(), name: name.to_owned(), way })
     }
 }
 
@@ -34,8 +36,6 @@ impl Ground for Database {
     fn open(&self) -> LocalBoxFuture<'_, Result<Box<dyn Holder>>> {
         async move {
             let (name, way) = (self.name.clone(), self.way);
-            // Makes the row.
-            drop(registers::open(&self.url, &name).await?);
             Ok(match scheme(&self.url) {
                 "mysql" => {
                     let db = Conn::new(Opts::from_url(&self.url)?).await?;

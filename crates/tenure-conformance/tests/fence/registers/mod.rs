@@ -51,7 +51,7 @@ pub(crate) async fn prepare(url: &str) -> Result<()> {
 }
 
 /// Sets the refusal apart from what went wrong.
-fn answer<T, E>(result: Result<T, Refused<E>>) -> Answer<T>
+pub(crate) fn answer<T, E>(result: Result<T, Refused<E>>) -> Answer<T>
 where
     E: std::error::Error + Send + Sync + 'static,
 {
