@@ -15,6 +15,8 @@ pub(super) fn read_only(stage: &mut Stage<'_>) -> Result<()> {
     let cluster = stage.rig.cluster()?;
     let successor = tenure_servers::start(cluster.topology(), &Options::default())?;
     let mut old = Old::of(cluster.node(), successor.node())?;
+    // What took over has the tables of the one before it.
+    stage.prepare(&stage.rig.link_at(&successor.node().address()).url)?;
     let detour = Detour::start(cluster.node().port())?;
     let another = format!("{}-before", stage.key);
     for name in ["A", "B"] {
