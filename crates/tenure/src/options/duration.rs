@@ -9,7 +9,8 @@ use crate::error::Result;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Invalid`] for anything else, a number without a unit included, and above 365 days.
+/// [`Invalid`](crate::ErrorKind::Invalid) for anything else, a number without a unit included, and
+/// above 365 days.
 ///
 /// # Examples
 ///
