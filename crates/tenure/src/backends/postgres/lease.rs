@@ -107,7 +107,7 @@ pub(super) async fn list(lanes: &Arc<Lanes>, scope: Scope<'_>) -> Result<Vec<Hol
             lanes.ask(&sql::LIST, values![from, to]).await?
         }
     };
-    rows.iter().map(holding).collect()
+    rows.iter().filter_map(|row| holding(row).transpose()).collect()
 }
 
 pub(super) async fn evict(lanes: &Arc<Lanes>, key: &Key, token: FencingToken) -> Result<bool> {
@@ -124,9 +124,11 @@ pub(super) async fn evict(lanes: &Arc<Lanes>, key: &Key, token: FencingToken) ->
 }
 
 /// A row of a listing: key, token, note, seconds left, seconds held, waiters' notes and waits.
-pub(super) fn holding(row: &Row) -> Result<Holding> {
+/// `None` for a name that is no key, as a foreign client may have written one.
+pub(super) fn holding(row: &Row) -> Result<Option<Holding>> {
     let key: Vec<u8> = get(row, 0)?;
-    let key = String::from_utf8(key).map_err(|_| fault::odd("a key"))?;
+    let key = String::from_utf8(key).ok().and_then(|key| Key::new(key).ok());
+    let Some(key) = key else { return Ok(None) };
     let (line, left): (String, f64) = (get(row, 2)?, get(row, 3)?);
     let held_for: f64 = get(row, 4)?;
     let holder = Holder {
@@ -135,14 +137,14 @@ pub(super) fn holding(row: &Row) -> Result<Holding> {
         ttl_left: Some(seconds(left)),
         ..Holder::new(&Note::decode(&line))
     };
-    let mut holding = Holding::new(Key::new(key)?, holder);
+    let mut holding = Holding::new(key, holder);
     let (notes, waits): (Vec<String>, Vec<f64>) = (get(row, 5)?, get(row, 6)?);
     let waiters = notes.iter().zip(waits).map(|(line, wait)| Waiter {
         waiting_for: Some(seconds(wait)),
         ..Waiter::new(&Note::decode(line))
     });
     holding.waiters = waiters.collect();
-    Ok(holding)
+    Ok(Some(holding))
 }
 
 /// The first key with this prefix, and the first beyond: UTF-8 has no byte 0xff.

@@ -128,7 +128,9 @@ impl Backend for Postgres {
     fn info(&self) -> Info {
         let wakeup = if self.lanes.settings.pooled { Wakeup::Poll } else { Wakeup::Push };
         let min_ttl = if self.hold.is_some() { MIN_TTL_OF_SESSIONS } else { MIN_TTL };
-        Info { min_ttl, wakeup, ..Info::new("postgres") }
+        // The other modes take a connection of the pool for the attempt.
+        let busy_leaves_nothing = self.hold.is_none();
+        Info { min_ttl, wakeup, busy_leaves_nothing, ..Info::new("postgres") }
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {

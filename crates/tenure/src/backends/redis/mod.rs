@@ -292,6 +292,7 @@ impl Backend for Redis {
             false => Wakeup::Push,
         };
         info.min_ttl = MIN_TTL;
+        info.busy_leaves_nothing = true;
         info
     }
 
