@@ -34,7 +34,7 @@ pub(super) struct Rows {
 enum Slot {
     /// A request is under way.
     Asking,
-    /// It was withdrawn meanwhile: what is granted has to be undone.
+    /// It was withdrawn: what is granted has to be undone, or is just being ended.
     Withdrawn,
     Held(Held),
 }
@@ -123,7 +123,8 @@ impl Rows {
         Ok(Some(Held { key, token, link, _room: room }))
     }
 
-    /// Takes down the answer, or undoes it if the claim was withdrawn.
+    /// Takes down the answer, or undoes it if the claim was withdrawn. Until that is done, the slot
+    /// says so.
     async fn settle(
         &self,
         claim: &Claim,
@@ -131,7 +132,7 @@ impl Rows {
     ) -> Result<Option<FencingToken>> {
         let undo = {
             let mut slots = self.slots();
-            let withdrawn = matches!(slots.remove(&claim.owner), Some(Slot::Withdrawn));
+            let withdrawn = matches!(slots.get(&claim.owner), Some(Slot::Withdrawn));
             match taken {
                 Ok(Some(held)) if withdrawn => held,
                 Ok(Some(held)) => {
@@ -139,12 +140,21 @@ impl Rows {
                     slots.insert(claim.owner, Slot::Held(held));
                     return Ok(Some(token));
                 }
-                Ok(None) => return Ok(None),
-                Err(error) => return Err(error),
+                nothing => {
+                    slots.remove(&claim.owner);
+                    return nothing.map(|_| None);
+                }
             }
         };
-        self.end(undo, claim.owner).await?;
+        self.finish(undo, claim.owner).await?;
         Ok(None)
+    }
+
+    /// Ends a grant whose slot says that it is withdrawn, and then forgets it.
+    async fn finish(&self, held: Held, owner: Owner) -> Result<bool> {
+        let ended = self.end(held, owner).await;
+        self.slots().remove(&owner);
+        ended
     }
 
     pub(super) async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
@@ -190,21 +200,25 @@ impl Rows {
         }
     }
 
+    /// A claim whose request or release is still under way has left a trace, or may: that is no
+    /// answer yet, and the release has to be repeated.
     pub(super) async fn release(self: &Arc<Self>, claim: &Claim) -> Result<bool> {
         let held = {
             let mut slots = self.slots();
             match slots.remove(&claim.owner) {
-                Some(Slot::Held(held)) => held,
-                Some(Slot::Asking | Slot::Withdrawn) => {
-                    slots.insert(claim.owner, Slot::Withdrawn);
-                    return Ok(false);
-                }
                 None => return Ok(false),
+                Some(slot) => {
+                    slots.insert(claim.owner, Slot::Withdrawn);
+                    match slot {
+                        Slot::Held(held) => held,
+                        Slot::Asking | Slot::Withdrawn => return Err(under_way()),
+                    }
+                }
             }
         };
         let rows = self.clone();
         let owner = claim.owner;
-        let task = tokio::spawn(async move { rows.end(held, owner).await });
+        let task = tokio::spawn(async move { rows.finish(held, owner).await });
         task.await.unwrap_or_else(|_| Err(fault::closed()))
     }
 
