@@ -24,7 +24,8 @@ pub(super) fn start(site: &Site<'_>) -> Result<Vec<Node>> {
     options.extend(["--innodb-flush-log-at-trx-commit=0", "--skip-innodb-doublewrite"]);
     let log = site.dir.join("initialize.log");
     let launch = Launch::new(argv(program.argv(None), &options), &folder, log);
-    launch.run(START_LONGEST).map_err(|reason| Error::failed("make a MySQL", reason))?;
+    // More than a second of work; several at once on a machine that is busy took a minute.
+    launch.run(2 * START_LONGEST).map_err(|reason| Error::failed("make a MySQL", reason))?;
     let script = write_password(&folder).map_err(|error| site.failed(error))?;
 
     let (number, script) =

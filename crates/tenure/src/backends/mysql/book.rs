@@ -36,8 +36,8 @@ pub(super) struct Book {
     pub(super) kind: Kind,
 }
 
-/// Who asks.
-pub(super) struct Asker<'a> {
+/// Who sends a request.
+pub(super) struct Requester<'a> {
     /// The bell of the client.
     pub(super) bell: &'a str,
     /// The connection that its records end with, as an expression.
@@ -90,8 +90,8 @@ impl Book {
 
     /// Takes a known key that is free and that nobody waits for: one row changed means granted, and
     /// the last insert id is the token.
-    pub(super) fn take_free(&self, claim: &Claim, by: &Asker<'_>) -> String {
-        let Asker { bell, home } = by;
+    pub(super) fn take_free(&self, claim: &Claim, by: &Requester<'_>) -> String {
+        let Requester { bell, home } = by;
         let (lease, over) = (self.lease, self.over(self.lease));
         let Literals { key, owner, until, note } = Literals::of(claim);
         format!(
@@ -102,8 +102,8 @@ impl Book {
     }
 
     /// Takes a key that may be new, ours, or over, unless somebody waits for it.
-    pub(super) fn take(&self, claim: &Claim, by: &Asker<'_>) -> String {
-        let Asker { bell, home } = by;
+    pub(super) fn take(&self, claim: &Claim, by: &Requester<'_>) -> String {
+        let Requester { bell, home } = by;
         let (lease, waiter) = (self.lease, self.waiter);
         let (over, h_over, w_over) = (self.over(lease), self.over("h"), self.place_over("w"));
         let Literals { key, owner, until, note } = Literals::of(claim);
@@ -134,7 +134,7 @@ impl Book {
 
     /// Takes, or takes or refreshes a place in the queue; gives the lock to the first living waiter
     /// if it is free.
-    pub(super) fn ask(&self, claim: &Claim, by: &Asker<'_>) -> String {
+    pub(super) fn ask(&self, claim: &Claim, by: &Requester<'_>) -> String {
         let (waiter, key) = (self.waiter, hex(claim.key.as_str()));
         format!(
             "{queue}DELETE FROM {waiter} WHERE k={key} AND {over};{hand}{state};COMMIT",
@@ -147,15 +147,15 @@ impl Book {
 
     /// Takes or refreshes a place behind others, where a release will hand over: if the state then
     /// says that the lock is free, [`ask`](Book::ask) has to follow.
-    pub(super) fn ask_behind(&self, claim: &Claim, by: &Asker<'_>) -> String {
+    pub(super) fn ask_behind(&self, claim: &Claim, by: &Requester<'_>) -> String {
         format!("{}{};COMMIT", self.queue_up(claim, by), self.state(claim, "0"))
     }
 
     /// Begins a transaction, locks the row of the key, which may have to be made, refreshes the
     /// claim if it holds, and else puts it into the queue. `queued` may be too high for a while; it
     /// is counted again at every hand-over.
-    fn queue_up(&self, claim: &Claim, by: &Asker<'_>) -> String {
-        let Asker { bell, home } = by;
+    fn queue_up(&self, claim: &Claim, by: &Requester<'_>) -> String {
+        let Requester { bell, home } = by;
         let (lease, waiter, over) = (self.lease, self.waiter, self.over(self.lease));
         let Literals { key, owner, until, note } = Literals::of(claim);
         format!(
@@ -376,7 +376,7 @@ mod tests {
         let key = Key::new("'; DROP TABLE x; -- %").unwrap();
         let mut claim = Claim::new(key, Owner::random(), Duration::from_secs(1));
         claim.note = crate::backend::Note::new("n'", "h\\", 1, "DROP");
-        let by = Asker { bell: "b", home: HOME };
+        let by = Requester { bell: "b", home: HOME };
         for kind in [Kind::Lease, Kind::Session, Kind::Row] {
             let book = Book::new(kind);
             for sql in [

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::bell;
-use super::book::{Asker, Book, HOME};
+use super::book::{Book, HOME, Requester};
 use super::fault;
 use super::link::Link;
 use super::options::Kind;
@@ -155,7 +155,7 @@ impl Lease {
     /// Takes a known key that is free and that nobody waits for. The token, if it was.
     pub(super) async fn take_free(&self, claim: &Claim) -> Result<Option<FencingToken>> {
         let limit = limit(claim.ttl);
-        let by = &Asker { bell: &self.bell, home: &self.home(limit).await? };
+        let by = &Requester { bell: &self.bell, home: &self.home(limit).await? };
         let answer = self.link(&claim.key).ask(self.book.take_free(claim, by), limit).await?;
         Ok(answer.last_id.filter(|_| answer.affected == 1).and_then(FencingToken::new))
     }
@@ -163,7 +163,7 @@ impl Lease {
     /// Takes the key, or says who has it; with `waits` leaves a place in the queue.
     pub(super) async fn take(&self, claim: &Claim) -> Result<(Attempt<FencingToken>, Ring)> {
         let (link, limit) = (self.link(&claim.key), limit(claim.ttl));
-        let by = &Asker { bell: &self.bell, home: &self.home(limit).await? };
+        let by = &Requester { bell: &self.bell, home: &self.home(limit).await? };
         let mut sql = self.book.take(claim, by);
         if claim.waits {
             self.standings().entry(claim.owner).or_insert(Standing::Queued { ahead: 0, shown: 0 });
