@@ -13,7 +13,8 @@ use crate::stage::{SERVER, Stage};
 /// anew reaches the server that took over. Nobody holds the lock. Both have to get it in turn.
 pub(super) fn read_only(stage: &mut Stage<'_>) -> Result<()> {
     let cluster = stage.rig.cluster()?;
-    let successor = tenure_servers::start(cluster.topology(), &Options::default())?;
+    let options = Options::default().password_of(cluster);
+    let successor = tenure_servers::start(cluster.topology(), &options)?;
     let mut old = Old::of(cluster.node())?;
     let detour = Detour::start(cluster.node().port())?;
     let another = format!("{}-before", stage.key);
