@@ -72,6 +72,7 @@ const CELLS: &[(&str, &str)] = &[
     ("failover", "redis-unique"),
     ("failover-slow", "redis"),
     ("failover-slow", "redis-replicas"),
+    ("amnesia", "mysql-session"),
     ("amnesia", "redis"),
     ("amnesia", "redis-unique"),
     ("eviction", "redis"),
