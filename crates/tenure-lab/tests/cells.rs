@@ -70,6 +70,7 @@ const CELLS: &[(&str, &str)] = &[
     ("failover", "redis"),
     ("failover", "redis-replicas"),
     ("failover", "redis-unique"),
+    ("failover-renewed", "redis-replicas"),
     ("failover-slow", "redis"),
     ("failover-slow", "redis-replicas"),
     ("amnesia", "mysql-session"),
