@@ -1,4 +1,4 @@
-//! Somebody's transaction: it locks the row of one lock, for as long as it is open.
+//! A foreign transaction: it locks the row of one lock, for as long as it is open.
 
 use anyhow::{Result, bail, ensure};
 use tenure_servers::wire::mysql::Mysql;
@@ -6,7 +6,7 @@ use tenure_servers::wire::postgres::Postgres;
 
 use crate::stage::Stage;
 
-/// A connection of somebody who knows nothing of tenure.
+/// The connection of a foreign client, which knows nothing of tenure.
 pub(super) struct Blocker {
     connection: Connection,
     /// The table of the lock under test, and its column of keys.

@@ -355,7 +355,7 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "blocked-row",
         id: "F28",
-        about: "somebody's transaction locks the row of one lock; what of the holder's others?",
+        about: "a foreign transaction locks the row of one lock; what of the holder's others?",
         needs: Needs::Nothing,
         lasts: Lasts::Seconds(4),
         play: neighbour::blocked_row,

@@ -1,4 +1,4 @@
-//! What goes wrong with one lock of a client must not harm another one: a row that somebody's
+//! What goes wrong with one lock of a client must not harm another one: a row that a foreign
 //! transaction has locked (F28), and a shard of a Redis Cluster that is frozen (F29).
 
 use anyhow::{Context, Result, bail};
@@ -10,7 +10,7 @@ use super::crash::take_over;
 use super::server::overlap;
 use crate::stage::{SERVER, Stage};
 
-/// A holds two locks. A transaction of somebody else's locks the row of one of them for longer than
+/// A holds two locks. A foreign transaction locks the row of one of them for longer than
 /// the lease.
 pub(super) fn blocked_row(stage: &mut Stage<'_>) -> Result<()> {
     stage.client("A")?;
@@ -20,7 +20,7 @@ pub(super) fn blocked_row(stage: &mut Stage<'_>) -> Result<()> {
     stage.expect_grant("A")?;
     stage.enter("A")?;
     let mut blocker = Blocker::open(stage)?;
-    stage.fault("F28", "somebody's transaction locks the row of A's other lock", SERVER);
+    stage.fault("F28", "a foreign transaction locks the row of A's other lock", SERVER);
     blocker.block(&other)?;
     let healthy = survives(stage)?;
     blocker.unblock()?;

@@ -14,7 +14,7 @@ use crate::stage::Stage;
 pub(super) fn unheard(stage: &mut Stage<'_>) -> Result<()> {
     stage.client("A")?;
     stage.client("B")?;
-    stage.ask_fixed("A")?;
+    stage.acquire_fixed("A")?;
     stage.expect_grant("A")?;
     stage.read("A")?;
     stage.write("A")?;

@@ -8,7 +8,7 @@ use super::blocker::Blocker;
 use super::crash::take_over;
 use crate::stage::{SERVER, Stage};
 
-/// Somebody's transaction has the row of a free lock. A's request waits for it at the server, and
+/// A foreign transaction has the row of a free lock. A's request waits for it at the server, and
 /// A, without a response, repeats it. Both go on when the row is free, in an order that nobody
 /// knows. If the first copy is the last, it must not shorten what the second was granted: B would
 /// get the lock while A, by its own deadline, holds it.
@@ -46,9 +46,9 @@ pub(super) fn arrives_last(stage: &mut Stage<'_>) -> Result<()> {
 /// A is granted its lock after a repeated request: whether the server will end its lease before A
 /// does.
 fn one_round(stage: &mut Stage<'_>, blocker: &mut Blocker) -> Result<bool> {
-    stage.fault("F31", "somebody's transaction locks the row of the lock", SERVER);
+    stage.fault("F31", "a foreign transaction locks the row of the lock", SERVER);
     blocker.block(&stage.key.clone())?;
-    stage.ask_fixed("A")?;
+    stage.acquire_fixed("A")?;
     // Two copies wait, or the first was called back before the second was sent.
     let end = Instant::now() + stage.lease * 2 / 5;
     while blocker.waiting()? < 2 && Instant::now() < end {

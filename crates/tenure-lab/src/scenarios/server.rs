@@ -124,9 +124,12 @@ fn hold(stage: &mut Stage<'_>) -> Result<()> {
 /// A has looked at its lock and read. If B gets in now, both write.
 pub(super) fn overlap(stage: &mut Stage<'_>) -> Result<()> {
     // A server that was hurt needs a moment; whoever is busy is told so at once.
+    let mut again = true;
     let answer = loop {
         match stage.attempt("B")? {
             Answer::Unanswered => {}
+            // Over a connection that B has just lost, busy may only mean that it was lost.
+            Answer::Refused if again => again = false,
             answer => break answer,
         }
     };

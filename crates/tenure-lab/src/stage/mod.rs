@@ -215,7 +215,7 @@ impl<'a> Stage<'a> {
     }
 
     /// A client requests the lock for one lease that is not renewed, and waits for it.
-    pub(crate) fn ask_fixed(&mut self, name: &str) -> Result<u64> {
+    pub(crate) fn acquire_fixed(&mut self, name: &str) -> Result<u64> {
         let key = self.key.clone();
         self.request(name, &key, (None, true))
     }
