@@ -89,7 +89,8 @@ pub(crate) struct Run {
     ///
     /// For a short job that several machines start at about the same time. Counted from the grant,
     /// whatever the command's code is. `run` ends only then; a signal leaves the rest to a process
-    /// in the background. The lease is at least as long, so that a crash frees the lock no sooner.
+    /// in the background. The lease is at least as long, so that a crash frees the lock no sooner,
+    /// but on `sqlite:`, where a dead process holds nothing.
     #[arg(long, value_name = "DUR", value_parser = positive)]
     pub(crate) at_least: Option<Duration>,
 

@@ -4,6 +4,8 @@
 
 use std::path::PathBuf;
 
+use tenure::{Config, Error};
+
 use crate::args::Reach;
 use crate::exit;
 use crate::failure::Failure;
@@ -17,7 +19,7 @@ pub(crate) struct Store {
 }
 
 /// Where the URL of a store comes from.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// `--url` or `TENURE_URL`.
     Given,
@@ -27,7 +29,24 @@ pub(crate) enum Source {
     Default,
 }
 
+impl Source {
+    /// The same failure to use a URL, with the file that it stands in: whoever typed the command
+    /// may never have seen that.
+    pub(crate) fn name_in(&self, failure: impl Into<Failure>) -> Failure {
+        let mut failure = failure.into();
+        if let Source::File(file) = self {
+            failure.message = format!("{} (the URL is in `{}`)", failure.message, file.display());
+        }
+        failure
+    }
+}
+
 impl Store {
+    /// What its URL says.
+    pub(crate) fn config(&self) -> Result<Config, Failure> {
+        self.url.parse().map_err(|error: Error| self.source.name_in(error))
+    }
+
     /// The store of `--url` or `TENURE_URL`, of a file, or the embedded one.
     pub(crate) fn find(given: Option<String>, reach: Option<Reach>) -> Result<Store, Failure> {
         // An empty TENURE_URL is how scripts say "none".

@@ -223,6 +223,20 @@ fn a_file_that_does_not_name_one_store_is_refused() {
 }
 
 #[test]
+fn an_error_of_a_url_names_the_file_that_it_stands_in() {
+    let store = Store::new();
+    for (url, wanted) in [("foo:", 64), ("sqlite:?pol=1", 64), ("redis://127.0.0.1:1", 69)] {
+        configured(&store, url);
+        for verb in [&["run", "k", "--", "true"][..], &["ls"], &["wait", "k"]] {
+            let output = output(&mut by_file(&store, verb));
+            let talk = text(&output.stderr);
+            assert_eq!(code(&output), wanted, "{url} {verb:?}: {talk}");
+            assert!(talk.contains("config/tenure/url`)"), "{url} {verb:?}: {talk}");
+        }
+    }
+}
+
+#[test]
 fn who_needs_the_network_gets_no_store_of_one_machine() {
     let store = Store::new();
     let state = store.folder.path().join("state");

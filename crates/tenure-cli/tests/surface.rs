@@ -182,6 +182,7 @@ fn the_exit_codes_are_explained() {
 fn pages_and_scripts_are_printed() {
     let man = text(&output(&mut tenure(["man"])).stdout);
     assert!(man.contains(".TH tenure 1") && man.contains("EXIT STATUS"), "{man}");
+    assert!(man.contains("TENURE_REACH") && man.contains("/etc/tenure/url"), "{man}");
     let man = text(&output(&mut tenure(["man", "run"])).stdout);
     assert!(man.contains("no\\-wait") && man.contains("tenure\\-run"), "{man}");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

@@ -1,24 +1,43 @@
 //! Java programs as real peers in tests: compiled on the spot, told what to do by a pipe, which
-//! `java/Orders.java` reads. They need `java`, `javac`, `mvn` and Maven Central, so cases with them
-//! run only where they are asked for.
+//! `java/Orders.java` reads. They need `java`, `javac`, `mvn` and Maven Central; where one of these
+//! cannot be had, the case is ignored with the reason, except on CI, where that is a failure.
 
-use std::io::{BufRead, BufReader, Write};
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::bench::soon;
+use crate::bench::{soon, within};
 
-/// Why cases with this peer are not run, if so.
-pub fn not_wanted(peer: &str) -> Option<String> {
-    let wanted = std::env::var("TENURE_INTEROP").is_ok_and(|what| what.contains(peer));
-    let advice = format!("TENURE_INTEROP={peer} runs it; it needs java, mvn and Maven Central");
-    (!wanted).then_some(advice)
+/// What a peer needs and cannot be had here.
+#[derive(Debug)]
+pub struct Missing {
+    peer: String,
+    reason: String,
 }
+
+impl Missing {
+    /// Whether that is a failure: on CI, and where `TENURE_REQUIRE` names the peer or is `all`.
+    pub fn is_failure(&self) -> bool {
+        let ci = std::env::var("CI").unwrap_or_default();
+        !matches!(ci.as_str(), "" | "0" | "false") || tenure_servers::require(&self.peer)
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "could not get {}: {}", self.peer, self.reason)
+    }
+}
+
+impl std::error::Error for Missing {}
 
 /// A Java program that obeys lines on its input, and answers each by a line when it is done. It
 /// ends with this value.
@@ -27,6 +46,8 @@ pub struct Peer {
     process: Child,
     orders: ChildStdin,
     answers: mpsc::UnboundedReceiver<String>,
+    /// It has said that it obeys.
+    ready: bool,
 }
 
 impl Peer {
@@ -34,7 +55,7 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// A tool is missing, or does not do its work.
+    /// [`Missing`] if a tool or Maven Central cannot be had; or a tool does not do its work.
     pub fn start(source: &Path, target: &Path, argument: &str) -> Result<Peer> {
         let folder = built(source, target)?;
         let class_path = format!("{}:{}/lib/*", folder.display(), folder.display());
@@ -54,7 +75,7 @@ impl Peer {
                 }
             }
         });
-        Ok(Peer { process, orders, answers })
+        Ok(Peer { process, orders, answers, ready: false })
     }
 
     /// Says something and waits for this answer.
@@ -93,13 +114,14 @@ impl Peer {
     ///
     /// None in time, or the program has ended.
     pub async fn next(&mut self) -> Result<String> {
-        loop {
-            let line = soon("an answer of Java", self.answers.recv()).await?;
-            let line = line.context("the Java process has ended")?;
-            if line != "peer ready" {
-                return Ok(line);
-            }
+        if !self.ready {
+            let ready = within(START, "the start of Java", self.answers.recv()).await?;
+            let ready = ready.context("the Java process has ended")?;
+            ensure!(ready == "peer ready", "Java begins with `{ready}`");
+            self.ready = true;
         }
+        let line = soon("an answer of Java", self.answers.recv()).await?;
+        line.context("the Java process has ended")
     }
 
     /// Three threads of the peer and three tasks of ours count together: each adds one to one
@@ -139,29 +161,68 @@ impl Drop for Peer {
 fn built(source: &Path, target: &Path) -> Result<PathBuf> {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = target.join(source.file_name().context("a folder with a name")?);
+    let name = source.file_name().context("a folder with a name")?;
+    let folder = target.join(name);
+    let missing = |reason| Missing { peer: name.to_string_lossy().into_owned(), reason };
+    for tool in ["java", "javac"] {
+        run(Command::new(tool).arg("-version")).map_err(missing)?;
+    }
     let library = folder.join("lib");
     if !library.exists() {
-        let into = format!("-DoutputDirectory={}", library.display());
+        // Under another name until it is complete: a download may be broken off.
+        let partial = folder.join("lib.partial");
+        let into = format!("-DoutputDirectory={}", partial.display());
         let mut mvn = Command::new("mvn");
         mvn.args(["-q", "-B", "-f"]).arg(source.join("pom.xml"));
-        run(mvn.args(["dependency:copy-dependencies", &into]))?;
+        run(mvn.args(["dependency:copy-dependencies", &into])).map_err(missing)?;
+        std::fs::rename(&partial, &library)?;
     }
     let mut javac = Command::new("javac");
     javac.arg("-cp").arg(format!("{}/*", library.display()));
     let orders = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/java/Orders.java");
-    run(javac.arg("-d").arg(&folder).arg(source.join("Peer.java")).arg(orders))?;
+    let javac = javac.arg("-d").arg(&folder).arg(source.join("Peer.java")).arg(orders);
+    run(javac).map_err(anyhow::Error::msg)?;
     Ok(folder)
 }
 
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.output().with_context(|| format!("{command:?}"))?;
-    let text = String::from_utf8_lossy(&output.stderr).into_owned()
-        + &String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "{command:?}: {text}");
-    Ok(())
+/// Runs a tool to its end, for at most [`LONGEST`]; why that failed.
+fn run(command: &mut Command) -> Result<(), String> {
+    let log = tempfile::tempfile().map_err(|error| error.to_string())?;
+    let (out, err) = (log.try_clone(), log.try_clone());
+    let (out, err) = (out.map_err(|e| e.to_string())?, err.map_err(|e| e.to_string())?);
+    let process = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn();
+    let mut process = process.map_err(|error| format!("{command:?}: {error}"))?;
+    let start = Instant::now();
+    loop {
+        match process.try_wait().map_err(|error| error.to_string())? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(format!("{command:?}: {status}: {}", tail(log))),
+            None if start.elapsed() > LONGEST => {
+                process.kill().ok();
+                process.wait().ok();
+                return Err(format!("{command:?}: not done after {LONGEST:?}"));
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
 }
 
+/// What a tool said last.
+fn tail(mut log: File) -> String {
+    let mut text = Vec::new();
+    let read = log.seek(SeekFrom::Start(0)).and_then(|_| log.read_to_end(&mut text));
+    let text = String::from_utf8_lossy(&text);
+    match read {
+        Ok(_) => text.lines().rev().take(5).collect::<Vec<_>>().join("; "),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// A busy machine needs many seconds until a library of this size is loaded.
+const START: Duration = Duration::from_secs(60);
+/// Maven has a minute and a half for what is a matter of seconds on most networks: the case itself
+/// needs time as well.
+const LONGEST: Duration = Duration::from_secs(90);
 /// How often each adds one when all count together.
 pub const STEPS: u64 = 100;
 /// What they come to.

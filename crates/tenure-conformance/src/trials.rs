@@ -8,6 +8,8 @@ use futures_util::future::BoxFuture;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tenure_servers::{Cluster, Options, Topology, require, start};
 
+use crate::java::Missing;
+
 /// A case, the servers it needs and how they are started.
 #[derive(Clone, Copy)]
 pub struct Case {
@@ -74,7 +76,10 @@ fn trial(case: Case) -> Trial {
         match run(case, &cluster) {
             Ok(Done::Well) => Ok(Completion::Completed),
             Ok(Done::Ignored(reason)) => Ok(Completion::ignored_with(reason)),
-            Err(error) => Err(Failed::from(format!("{error:?}"))),
+            Err(error) => match error.downcast_ref::<Missing>() {
+                Some(missing) if !missing.is_failure() => Ok(Completion::ignored_with(missing)),
+                _ => Err(Failed::from(format!("{error:?}"))),
+            },
         }
     })
 }

@@ -13,7 +13,7 @@ use tenure_servers::{Cluster, Node, Options, Topology, require, start};
 
 fn main() {
     let arguments = Arguments::from_args();
-    let rows: [(&str, Topology, Urls); 4] = [
+    let rows: [(&str, Topology, Urls); 5] = [
         ("consul", Topology::Consul, |node, files| {
             format!("consuls://localhost:{}?{files}", node.tls_port())
         }),
@@ -22,6 +22,10 @@ fn main() {
         }),
         ("mysql", Topology::Mariadb, |node, files| {
             format!("{}?sslmode=require&{files}", at_localhost(node))
+        }),
+        ("mysql-oracle", Topology::Mysql, |node, files| {
+            let url = node.url().replace(node.host(), "localhost");
+            format!("{url}?sslmode=require&{files}")
         }),
         ("postgres", Topology::Postgres, |node, files| {
             format!("{}?sslmode=verify-full&{files}", at_localhost(node))

@@ -1,16 +1,17 @@
 //! Protect something: take the lock, work while it is held, show the token, give it back.
 
 use tenure::FencingToken;
+use tenure::fence::Fenced;
 
 /// Stands for a database that refuses a write with an older token than it has seen.
 #[derive(Default)]
 struct Orders {
-    fence: tenure::fence::Fence,
+    paid: Fenced<Vec<u32>>,
 }
 
 impl Orders {
     async fn pay(&self, order: u32, token: FencingToken) -> Result<(), Box<dyn std::error::Error>> {
-        self.fence.admit(token)?;
+        self.paid.admit(token)?.push(order);
         println!("order {order} is paid, under token {token}");
         Ok(())
     }

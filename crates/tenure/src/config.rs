@@ -1,14 +1,17 @@
 //! Where the lock server is and how to use it: one URL, and what else code may want to say.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::backend::{Backend, Note, Reach};
 use crate::backends;
 use crate::client::{Client, Defaults};
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::home::Home;
 use crate::hosted::Hosted;
@@ -20,12 +23,15 @@ use crate::shared::Shared;
 ///
 /// | option in the URL | method | meaning |
 /// |---|---|---|
-/// | `?prefix=app/` | [`prefix`](Config::prefix) | before every key, hidden again in answers |
+/// | `?prefix=app/` | [`prefix`](Config::prefix) | before every key, hidden again in answers; end it with a separator |
 /// | `?owner=web-3` | [`owner`](Config::owner) | what others see as the holder |
 /// | `?ttl=10s` | [`ttl`](Config::ttl) | default lease of this client's locks |
 /// | `?renew=3s` | [`renew_every`](Config::renew_every) | how often a lease is renewed |
 /// | `?outage=1m` | [`outage`](Config::outage) | how long `connect` and `acquire` bear a dead server |
 /// | `?password_file=/run/secrets/lock` | [`password`](Config::password) | keeps the secret out of the URL |
+///
+/// A URL is trusted input: it names the server that everything is sent to, and a file that is read
+/// for it (a regular one, of 64 KB at most).
 ///
 /// # Examples
 ///
@@ -66,7 +72,8 @@ impl Config {
         }
     }
 
-    /// Put this before every key; answers hide it again.
+    /// Put this before every key; answers hide it again. End it with a separator: `app` and the key
+    /// `s/x` are the same lock as `apps/` and the key `x`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Config {
         self.prefix = prefix.into();
         self
@@ -226,10 +233,11 @@ impl Config {
     ) -> impl Future<Output = Result<Arc<dyn Backend>>> + Send + use<> {
         let (outage, observers) = (self.outage.unwrap_or_default(), self.observers.clone());
         async move {
-            let (begin, mut pause) = (Instant::now(), FIRST_PAUSE);
+            let (clock, mut pause) = (Clock::Boot, FIRST_PAUSE);
+            let end = clock.now() + outage;
             loop {
                 let opened = backends::open(options.clone()).await;
-                let left = outage.saturating_sub(begin.elapsed());
+                let left = end.since(clock.now());
                 match &opened {
                     Err(error) if error.kind() == ErrorKind::Unavailable && !left.is_zero() => {
                         let cause = error.clone();
@@ -237,7 +245,7 @@ impl Config {
                     }
                     Ok(_) | Err(_) => return opened,
                 }
-                tokio::time::sleep(pause.min(left)).await;
+                clock.sleep(pause.min(left)).await;
                 pause = (pause * 2).min(MOST_PAUSE);
             }
         }
@@ -320,13 +328,25 @@ fn is_local(options: &Options) -> bool {
     options.scheme() == "memory"
 }
 
+/// Of a regular file that is not large: `/dev/zero` has no end, and a pipe may have no beginning.
 fn read_secret(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        let message = format!("cannot read the password file `{}`: {error}", path.display());
+    let failed = |why: &dyn fmt::Display| {
+        let message = format!("cannot read the password file `{}`: {why}", path.display());
         Error::new(ErrorKind::Invalid, message)
-    })?;
+    };
+    if !std::fs::metadata(path).map_err(|error| failed(&error))?.is_file() {
+        return Err(failed(&"it is not a regular file"));
+    }
+    let (file, mut text) = (File::open(path).map_err(|error| failed(&error))?, String::new());
+    file.take(MOST + 1).read_to_string(&mut text).map_err(|error| failed(&error))?;
+    if text.len() as u64 > MOST {
+        return Err(failed(&"it is larger than 64 KB"));
+    }
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
+
+/// The largest file of a password, in bytes.
+const MOST: u64 = 64 * 1024;
 
 fn program() -> String {
     let path = std::env::args_os().next().unwrap_or_default();

@@ -6,14 +6,25 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The name of a lock: 1 to 512 bytes of UTF-8 without control characters.
+/// The name of a lock: 1 to 512 bytes of UTF-8, without control characters and invisible ones, and
+/// without a blank at either end.
 ///
 /// Slashes have no meaning to tenure; `orders/42` is a name like any other. When part of a key
-/// comes from a user's input, put the fixed part first (`orders/{id}`): whatever the input holds,
-/// it cannot leave that prefix, nor the namespace of the server.
+/// comes from a user's input, put the fixed part first, **and end it with a separator**
+/// (`orders/{id}`): whatever the input holds, it cannot leave that prefix, nor the namespace of the
+/// server. Without the separator, `order` and `s/42` are the key `orders/42`. The same holds for
+/// [`Config::prefix`](crate::Config::prefix).
 ///
 /// Refused as control characters are also the line and paragraph separators and the marks that turn
-/// the direction of text: they do to a terminal or a log what control characters do.
+/// the direction of text: they do to a terminal or a log what control characters do. Refused as
+/// invisible are those that Unicode lets a program ignore, such as the soft hyphen, the zero-width
+/// space and joiners, and variation selectors: `deploy` with one of them looks like `deploy`, and
+/// would be another lock.
+///
+/// **Names are compared byte by byte and not normalized.** `é` as one character and as `e` with an
+/// accent, which is what some systems make of file names, are two locks; so are letters of
+/// different alphabets that look alike. Where names come from people or from files, normalize them
+/// (NFC) first.
 ///
 /// # Examples
 ///
@@ -24,6 +35,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// assert_eq!(key.as_str(), "orders/42");
 /// assert!(Key::new("").is_err());
 /// assert!(Key::new("two\nlines").is_err());
+/// assert!(Key::new("deploy ").is_err());
 /// # Ok::<(), tenure::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,7 +49,8 @@ impl Key {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if the name is empty, too long, or has a control character in it.
+    /// [`ErrorKind::Invalid`] if the name is empty, too long, has a control character or an
+    /// invisible one in it, or a blank at either end.
     pub fn new(name: impl AsRef<str>) -> Result<Key> {
         let name = name.as_ref();
         check(name)?;
@@ -124,6 +137,25 @@ pub(crate) fn acts_on_a_terminal(c: char) -> bool {
     c.is_control() || turns || breaks
 }
 
+/// Whether a character is shown as nothing: what Unicode calls *default ignorable*.
+fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
+        | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// A name in a message: nothing acts, and nothing is unseen.
+fn shown(name: &str) -> String {
+    let escape = |c: char| match is_invisible(c) {
+        true => c.escape_unicode().to_string(),
+        false => c.escape_debug().to_string(),
+    };
+    name.chars().map(escape).collect()
+}
+
 fn check(name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(Error::new(ErrorKind::Invalid, "the key is empty; give the lock a name"));
@@ -131,18 +163,25 @@ fn check(name: &str) -> Result<()> {
     if name.len() > Key::MAX_LEN {
         let message = format!(
             "the key `{}…` has {} bytes; at most {} are allowed",
-            name.chars().take(32).collect::<String>().escape_debug(),
+            shown(&name.chars().take(32).collect::<String>()),
             name.len(),
             Key::MAX_LEN
         );
         return Err(Error::new(ErrorKind::Invalid, message));
     }
+    let found = |kind: &str, c: char| {
+        let (name, c) = (shown(name), c.escape_unicode());
+        let message = format!("the key `{name}` contains the {kind} character {c}; remove it");
+        Err(Error::new(ErrorKind::Invalid, message))
+    };
     if let Some(c) = name.chars().find(|&c| acts_on_a_terminal(c)) {
-        let message = format!(
-            "the key `{}` contains the control character {}; remove it",
-            name.escape_debug(),
-            c.escape_unicode()
-        );
+        return found("control", c);
+    }
+    if let Some(c) = name.chars().find(|&c| is_invisible(c)) {
+        return found("invisible", c);
+    }
+    if name.trim() != name {
+        let message = format!("the key `{}` has a blank at an end; remove it", shown(name));
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(())
@@ -169,6 +208,25 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(!error.to_string().contains(acts_on_a_terminal), "{error:?}");
         }
+    }
+
+    /// Two such names were two locks, and looked like one.
+    #[test]
+    fn names_that_cannot_be_told_apart_by_eye_are_refused_and_shown_escaped() {
+        let unseen = ["\u{200b}", "\u{ad}", "\u{200d}", "\u{2060}", "\u{feff}", "\u{fe0f}"];
+        for hidden in unseen {
+            for name in [format!("deploy{hidden}"), format!("de{hidden}ploy"), hidden.to_owned()] {
+                let error = Key::new(&name).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Invalid);
+                assert!(!error.to_string().contains(is_invisible), "{error:?}");
+            }
+        }
+        for name in ["deploy ", " deploy", " ", "deploy\u{a0}", "\u{3000}deploy"] {
+            let error = Key::new(name).unwrap_err();
+            assert!(error.to_string().contains("blank at an end"), "{error}");
+        }
+        let long = "\u{200b}".repeat(Key::MAX_LEN);
+        assert!(!Key::new(long).unwrap_err().to_string().contains(is_invisible));
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! The URL: one parser for all backends. A backend takes each option by name and type and then
 //! calls `finish`, which refuses what is left and lists what is known.
 
+mod duration;
+
 use std::fmt;
 use std::time::Duration;
+
+pub use duration::duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -40,6 +44,12 @@ impl Options {
                 (Some(&rest[..end]), &rest[end..])
             }
         };
+        // A password with a `/` or `?` in it, as it is: the rest would be taken for a path, an
+        // option or a host, and shown.
+        let has_host = authority.is_some_and(|hosts| !hosts.is_empty());
+        if has_host && (path.contains('@') || query.contains('@')) {
+            return Err(invalid(format!("there is an `@` behind the host: {ESCAPE}")));
+        }
         let (login, hosts) = match authority.and_then(|a| a.rsplit_once('@')) {
             Some((login, hosts)) => (Some(login), Some(hosts)),
             None => (None, authority),
@@ -155,57 +165,11 @@ impl Options {
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.scheme)?;
-        match &self.authority {
-            Some(hosts) => write!(f, "//{hosts}"),
-            None => Ok(()),
-        }
+        let Some(hosts) = &self.authority else { return Ok(()) };
+        // What is no host may be a login without one.
+        let are_hosts = hosts.is_empty() || self.hosts(1).is_ok();
+        write!(f, "//{}", if are_hosts { hosts } else { "…" })
     }
-}
-
-/// Reads a duration such as `250ms`, `10s`, `1m30s`, `2h` or `1d`.
-///
-/// # Errors
-///
-/// [`ErrorKind::Invalid`] for anything else, a number without a unit included.
-///
-/// # Examples
-///
-/// ```
-/// use std::time::Duration;
-///
-/// assert_eq!(tenure::duration("1m30s")?, Duration::from_secs(90));
-/// assert!(tenure::duration("30").is_err());
-/// # Ok::<(), tenure::Error>(())
-/// ```
-pub fn duration(text: &str) -> Result<Duration> {
-    let bad = || {
-        let shown = text.escape_debug();
-        invalid(format!("`{shown}` is not a duration; write it as in 250ms, 10s, 1m30s or 2h"))
-    };
-    let (mut rest, mut total) = (text, Duration::ZERO);
-    if rest.is_empty() {
-        return Err(bad());
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
-        let (number, tail) = rest.split_at(digits);
-        let unit = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit);
-        let seconds = match unit {
-            "us" | "µs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" | "min" => 60.0,
-            "h" => 3600.0,
-            "d" => 86400.0,
-            _ => return Err(bad()),
-        };
-        let number: f64 = number.parse().map_err(|_| bad())?;
-        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| bad())?;
-        total = total.checked_add(part).ok_or_else(bad)?;
-        rest = tail;
-    }
-    Ok(total)
 }
 
 fn parse_query(query: &str) -> Result<Vec<(String, String)>> {
@@ -221,19 +185,31 @@ fn parse_query(query: &str) -> Result<Vec<(String, String)>> {
     Ok(pairs)
 }
 
-fn split_port(host: &str, default_port: u16) -> Result<(String, u16)> {
-    let bad = |port: &str| invalid(format!("`{}` is not a port", port.escape_debug()));
-    if let Some(rest) = host.strip_prefix('[') {
-        let (address, port) = rest.split_once(']').ok_or_else(|| bad(host))?;
-        return match port.strip_prefix(':') {
-            Some(port) => Ok((address.to_owned(), port.parse().map_err(|_| bad(port))?)),
-            None => Ok((address.to_owned(), default_port)),
-        };
+/// What is wrong is said and not shown: it may be a login whose host was forgotten.
+fn split_port(text: &str, default_port: u16) -> Result<(String, u16)> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let unclosed = || invalid("a host in the URL has a `[` without a `]`");
+            let (address, rest) = rest.split_once(']').ok_or_else(unclosed)?;
+            if !rest.is_empty() && !rest.starts_with(':') {
+                return Err(invalid("after the `]` of a host in the URL comes `:` and the port"));
+            }
+            (address.to_owned(), rest.strip_prefix(':'))
+        }
+        None => match text.split_once(':') {
+            Some((_, port)) if port.contains(':') => {
+                return Err(invalid("an IPv6 address in the URL is written in `[` and `]`"));
+            }
+            Some((host, port)) => (decode(host)?, Some(port)),
+            None => (decode(text)?, None),
+        },
+    };
+    if host.is_empty() {
+        return Err(invalid("a host is missing in the URL"));
     }
-    match host.rsplit_once(':') {
-        Some((host, port)) => Ok((decode(host)?, port.parse().map_err(|_| bad(port))?)),
-        None => Ok((decode(host)?, default_port)),
-    }
+    let port = port.map_or(Some(default_port), |port| port.parse().ok().filter(|port| *port > 0));
+    let bad = || invalid("a port in the URL is not a number from 1 to 65535");
+    Ok((host, port.ok_or_else(bad)?))
 }
 
 fn decode(text: &str) -> Result<String> {
@@ -254,6 +230,9 @@ fn decode(text: &str) -> Result<String> {
     }
     String::from_utf8(bytes).map_err(|_| invalid("the URL is not UTF-8 after decoding"))
 }
+
+const ESCAPE: &str = "in a password write `/` as %2F, `?` as %3F, `@` as %40 and `#` as %23, and \
+                      elsewhere in the URL `@` too";
 
 /// The beginning of something that is not a URL, in case a password was pasted in its place.
 fn without_secret(url: &str) -> String {
@@ -314,8 +293,19 @@ mod tests {
             let error = Options::parse(url).unwrap_err();
             assert!(error.to_string().contains(part), "{url}: {error}");
         }
-        let error = Options::parse("redis://h:x").unwrap().hosts(1).unwrap_err();
-        assert!(error.to_string().contains("not a port"), "{error}");
+        for (url, part) in [
+            ("redis://h:x", "a port in the URL"),
+            ("redis://h:0", "a port in the URL"),
+            ("redis://h:65536", "a port in the URL"),
+            ("redis://[::1]6380", "comes `:` and the port"),
+            ("redis://[::1", "without a `]`"),
+            ("redis://::1", "an IPv6 address"),
+            ("redis://:6379", "a host is missing"),
+            ("redis://a,,b", "a host is missing"),
+        ] {
+            let error = Options::parse(url).unwrap().hosts(1).unwrap_err();
+            assert!(error.to_string().contains(part), "{url}: {error}");
+        }
     }
 
     #[test]
@@ -326,15 +316,37 @@ mod tests {
         assert!(!error.to_string().contains("and-more"), "{error}");
     }
 
+    /// The password is `XQZ…ZQX` with a character in it that was not escaped.
     #[test]
-    fn durations_need_a_unit() {
-        for (text, millis) in
-            [("250ms", 250), ("10s", 10_000), ("1.5s", 1500), ("1h1m1s", 3_661_000)]
-        {
-            assert_eq!(duration(text).unwrap(), Duration::from_millis(millis));
+    fn no_part_of_a_password_is_shown_however_the_url_is_wrong() {
+        for broken in ["/", "?", "#", "@", "/?", "?a=", ":/", "/0", "&", "/@", "[", "]", ",", "%"] {
+            for before in ["redis://:", "redis://user:", "postgres://u%40x:", "etcd://", "zk://u:"]
+            {
+                for after in ["@localhost:6379/0", "@localhost", "@h1,h2/x?ttl=1s", "@", ""] {
+                    let url = format!("{before}XQZ{broken}ZQX{after}");
+                    let shown = match Options::parse(&url) {
+                        Err(error) => error.to_string(),
+                        Ok(options) => match options.hosts(1) {
+                            // A login without a host is a host to us.
+                            Ok(_) if after.is_empty() || before == "etcd://" => continue,
+                            hosts => {
+                                let error = hosts.err().map(|error| error.to_string());
+                                format!("{options:?} {}", error.unwrap_or_default())
+                            }
+                        },
+                    };
+                    assert!(!shown.contains("XQZ") && !shown.contains("ZQX"), "{url}: {shown}");
+                }
+            }
         }
-        for text in ["", "10", "s", "-1s", "1x", "1s ", "99999999999999999999h", "1e3s"] {
-            assert!(duration(text).is_err(), "{text}");
-        }
+    }
+
+    #[test]
+    fn an_at_sign_elsewhere_is_no_login() {
+        let options = Options::parse("sqlite:///home/me@work/locks.db").unwrap();
+        assert_eq!(options.path(), "/home/me@work/locks.db");
+        assert!(Options::parse("sqlite:me@work.db?owner=me@work").is_ok());
+        let mut options = Options::parse("redis://h?owner=me%40work").unwrap();
+        assert_eq!(options.take("owner").as_deref(), Some("me@work"));
     }
 }

@@ -66,11 +66,28 @@ fn secrets_are_not_in_debug_output() {
 }
 
 #[test]
+fn a_password_file_is_a_regular_file_and_not_large() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = |path: &std::path::Path| {
+        format!("memory://me@host?password_file={}", path.display()).parse::<Config>()
+    };
+    let file = folder.path().join("secret");
+    for (size, fits) in [(9, true), (64 * 1024, true), (64 * 1024 + 1, false)] {
+        std::fs::write(&file, "x".repeat(size)).unwrap();
+        assert_eq!(read(&file).is_ok(), fits, "{size} bytes");
+    }
+    for (path, why) in [("/dev/zero", "regular file"), ("/nowhere/at/all", "No such file")] {
+        let error = read(path.as_ref()).unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+}
+
+#[test]
 fn what_fences_answer_can_go_everywhere() {
-    use tenure::fence::{Fence, Fences, Refused, Stale, file::Admitted};
+    use tenure::fence::{Fenced, Fences, Refused, Stale, file::Admitted};
 
     everywhere::<Admitted>();
-    everywhere::<Fence>();
+    everywhere::<Fenced<u32>>();
     everywhere::<Fences>();
     everywhere::<Refused<Error>>();
     everywhere::<Stale>();

@@ -44,10 +44,10 @@ fn play_child(locks: Client, guard: Guard) -> ! {
             lock.evict(guard.token()).map(drop).unwrap_err(),
             locks.list("").map(drop).unwrap_err(),
             locks.examine().map(drop).unwrap_err(),
+            locks.flush().unwrap_err(),
             locks.shutdown(Duration::ZERO).unwrap_err(),
         ];
         errors.into_iter().for_each(|error| refused(error.kind(), error.to_string()));
-        locks.flush();
         assert!(guard.check().is_ok(), "its lease is still known");
         let error = guard.release().unwrap_err();
         refused(error.kind(), error.to_string());

@@ -13,7 +13,7 @@ use std::thread;
 use anyhow::{Result, ensure};
 use http::{Request, Response};
 use tenure::fence::Fences;
-use tenure::fence::http::{FenceLayer, HEADER};
+use tenure::fence::http::{FenceLayer, HEADER, path};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -21,7 +21,7 @@ use super::{runtime, token};
 use crate::compare::Comparison;
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
-    let layer = FenceLayer::new(Fences::new(10));
+    let layer = FenceLayer::new(Fences::new(10), path);
     let (mut plain, mut fenced) = (serve(Stock::default())?, serve(layer.layer(Stock::default()))?);
     let text = format!("PUT /stock/42 HTTP/1.1\r\n{HEADER}: {}\r\n\r\n", token());
     Comparison::run(

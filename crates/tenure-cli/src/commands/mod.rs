@@ -15,7 +15,7 @@ mod wait;
 
 use std::time::Duration;
 
-use tenure::{Config, blocking};
+use tenure::blocking;
 
 use crate::args::{Args, Verb};
 use crate::failure::Failure;
@@ -44,5 +44,6 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
 
 /// For the verbs that look: they say at once that a server is down.
 fn connect(store: &Store) -> Result<blocking::Client, Failure> {
-    Ok(store.url.parse::<Config>()?.outage(Duration::ZERO).connect_blocking()?)
+    let config = store.config()?.outage(Duration::ZERO);
+    config.connect_blocking().map_err(|error| store.source.name_in(error))
 }

@@ -3,18 +3,18 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::{Config, Key};
+use tenure::Key;
 
 use crate::args::{Reach, Run};
 use crate::exit;
 use crate::failure::Failure;
 use crate::runner::{self, Job, Lease, Patience};
-use crate::store::{Source, Store, option, scheme};
+use crate::store::{Store, option, scheme};
 
 pub(super) fn run(store: &Store, reach: Option<Reach>, args: Run) -> Result<u8, Failure> {
     let (key, url) = (Key::new(&args.key)?, store.url.as_str());
     // Everything that can be refused is refused here, before a process is made.
-    url.parse::<Config>()?;
+    store.config()?;
     if scheme(url) == "memory" {
         let message = "a lock in `memory:` lives in one process and would exclude nobody";
         let advice = "name a server with --url, or `sqlite:` for this machine alone";
@@ -28,7 +28,7 @@ pub(super) fn run(store: &Store, reach: Option<Reach>, args: Run) -> Result<u8, 
     runner::run(&Job {
         url: with_inherited_beacon(url),
         environment: environment(store, reach),
-        default_store: store.source == Source::Default,
+        source: store.source.clone(),
         owner: (!has_option(url, "owner")).then(|| file_name(program)),
         key,
         patience: match (args.no_wait, args.wait) {

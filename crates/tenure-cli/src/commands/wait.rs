@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use tenure::{Config, Key};
+use tenure::Key;
 
 use crate::args::Wait;
 use crate::exit;
@@ -16,7 +16,7 @@ use crate::store::{Store, option};
 
 pub(super) fn run(store: &Store, args: &Wait) -> Result<u8, Failure> {
     let key = Key::new(&args.key)?;
-    let mut config: Config = store.url.parse()?;
+    let mut config = store.config()?;
     if let Some(patience) = args.wait {
         let outage = option(&store.url, "outage").and_then(|text| tenure::duration(text).ok());
         config = config.outage(outage.map_or(patience, |outage| outage.min(patience)));
@@ -25,7 +25,8 @@ pub(super) fn run(store: &Store, args: &Wait) -> Result<u8, Failure> {
     let until = args.wait.and_then(after);
     // A patience of nothing is a question, and a question gets a moment for its answer.
     let answered = args.wait.and_then(|patience| after(patience.max(ONE_ANSWER)));
-    let client = within(answered, config.connect()).ok_or_else(Failure::silent)??;
+    let client = within(answered, config.connect()).ok_or_else(Failure::silent)?;
+    let client = client.map_err(|error| store.source.name_in(error))?;
     let lock = client.lock(&key);
     let holding = within(answered, lock.holding()).ok_or_else(Failure::silent)??;
     let Some(holding) = holding else { return Ok(exit::DONE) };

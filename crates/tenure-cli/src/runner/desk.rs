@@ -57,6 +57,11 @@ impl Desk {
         })
     }
 
+    /// Whether there is still somebody to tell.
+    pub(super) fn has_front(&self) -> bool {
+        self.front.is_some()
+    }
+
     /// Whether the front was sent a signal that asks a program to end, at any time so far.
     pub(super) fn asked_to_leave(&self) -> bool {
         self.asked_to_leave

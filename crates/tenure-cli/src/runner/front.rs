@@ -125,7 +125,6 @@ impl Front<'_> {
             ToFront::Exit(code) => self.exit = Some((exit_code(code), time::now() + LAST_WORDS)),
             ToFront::Held => self.held = true,
             ToFront::Kept(code) => {
-                self.reclaim_terminal();
                 // From here on there is no command: signals are for us, and nothing is to be ended.
                 (self.done, self.group) = (Some(exit_code(code)), None);
             }
@@ -221,16 +220,10 @@ impl Front<'_> {
             (None, Some(code)) => self.cut_short(why, code),
             (None, None) => self.collapse(why),
         };
-        self.reclaim_terminal();
-        Ok(code)
-    }
-
-    fn reclaim_terminal(&self) {
-        if let (Some(terminal), Some(group)) = (&self.terminal, self.group)
-            && (terminal.is_with(group) || terminal.is_with_nobody())
-        {
-            terminal.take_back();
+        if let (Some(terminal), Some(group)) = (&self.terminal, self.group) {
+            terminal.take_back(group);
         }
+        Ok(code)
     }
 
     /// The keeper died after the command had ended: there is nothing left to end.

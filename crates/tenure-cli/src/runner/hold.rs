@@ -38,7 +38,7 @@ pub(super) fn keep(
             talk.warn(&format!("the lock was lost before --at-least had passed: {why}"));
             break;
         }
-        if desk.asked_to_leave() && !alone {
+        if !alone && (desk.asked_to_leave() || !desk.has_front()) {
             alone = true;
             talk.exit(ending.0, ending.1);
             desk.tell(ToFront::Leave(ending.0.into()));
@@ -46,7 +46,6 @@ pub(super) fn keep(
         }
         match desk.next(Some(until)) {
             Ok(Call::Child) => while let Fate::Of(..) = tree::reap() {},
-            Ok(Call::FrontGone) => sys::let_go_of_stderr(),
             Ok(_) => {}
             // Without waiting for events there is still the clock.
             Err(_) => std::thread::sleep(LOOK_AGAIN),

@@ -21,6 +21,7 @@ use super::{Ending, Job, Patience, child, hold, sys};
 use crate::exit;
 use crate::failure::Failure;
 use crate::person;
+use crate::store::Source;
 
 /// What the keeper gets from the front.
 pub(super) struct Start<'a> {
@@ -54,8 +55,16 @@ fn attend(start: Start<'_>) -> u8 {
             return exit::INTERNAL;
         }
     };
-    let mut keeper =
-        Keeper { job, talk: talk.clone(), front, signals, terminal, inherited, deadline };
+    let mut keeper = Keeper {
+        job,
+        talk: talk.clone(),
+        front,
+        signals,
+        terminal,
+        inherited,
+        deadline,
+        command: None,
+    };
     let ending = keeper.keep(&mut desk).unwrap_or_else(|failure| {
         talk.failed(&failure);
         Ending(failure.code, "error")
@@ -84,11 +93,13 @@ struct Keeper<'a> {
     terminal: Option<Terminal>,
     inherited: Vec<RawFd>,
     deadline: &'static AtomicU64,
+    /// Once it was started; its group has the same number.
+    command: Option<Pid>,
 }
 
 impl Keeper<'_> {
     fn keep(&mut self, desk: &mut Desk) -> Result<Ending, Failure> {
-        if self.job.default_store {
+        if self.job.source == Source::Default {
             self.talk.default_store();
         }
         let begin = time::now();
@@ -109,6 +120,10 @@ impl Keeper<'_> {
         let kept = match (self.job.at_least, &outcome) {
             (Some(at_least), Ok(outcome)) => {
                 let until = granted.saturating_add(at_least);
+                // Before anything is said: Ctrl-C is for `run` from here on.
+                if let (Some(terminal), Some(group)) = (&self.terminal, self.command) {
+                    terminal.take_back(group);
+                }
                 hold::keep(desk, &guard, &self.talk, until, &outcome.ending())
             }
             // A command that could not be started has done nothing that others must not repeat.
@@ -134,7 +149,7 @@ impl Keeper<'_> {
             Patience::Forever | Patience::None => None,
         };
         match self.patiently(desk, self.config(desk)?.connect(), begin, limit) {
-            Ok(client) => Ok(Ok(client?)),
+            Ok(client) => client.map(Ok).map_err(|error| self.job.source.name_in(error)),
             Err(Cut::Late) => Err(Failure::silent()),
             Err(cut) => given_up(cut).map(Err),
         }
@@ -238,6 +253,7 @@ impl Keeper<'_> {
         let mut work = Work::new(guard, &self.talk, self.deadline, self.job.max_hold);
         desk.tell(ToFront::Held);
         let command = child::start(self.job, guard.token(), self.terminal.as_ref(), self.signals)?;
+        self.command = Some(command);
         desk.tell(ToFront::Started(command.as_raw_nonzero().get()));
         sys::let_go(&self.inherited);
         Ok(work.watch(desk, command))

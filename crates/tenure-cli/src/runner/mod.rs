@@ -42,6 +42,8 @@ use std::time::Duration;
 
 use tenure::Key;
 
+use crate::store::Source;
+
 #[cfg(target_os = "linux")]
 pub(crate) use front::run;
 
@@ -52,8 +54,8 @@ pub(crate) struct Job {
     pub(crate) url: String,
     /// What the command finds in its environment of that.
     pub(crate) environment: Vec<(&'static str, String)>,
-    /// Whether nobody named a store.
-    pub(crate) default_store: bool,
+    /// Where the URL comes from.
+    pub(crate) source: Source,
     /// What others see as the holder; `None` leaves it to the URL.
     pub(crate) owner: Option<String>,
     pub(crate) key: Key,

@@ -43,7 +43,7 @@ impl Terminal {
     }
 
     /// Whether the group that has it has died, as a job of a shell that was killed.
-    pub(super) fn is_with_nobody(&self) -> bool {
+    fn is_with_nobody(&self) -> bool {
         tcgetpgrp(&self.tty)
             .is_ok_and(|group| test_kill_process_group(group) == Err(rustix::io::Errno::SRCH))
     }
@@ -53,9 +53,11 @@ impl Terminal {
         tcsetpgrp(&self.tty, group).is_ok()
     }
 
-    /// Takes it back for the job.
-    pub(super) fn take_back(&self) {
-        // The terminal may be gone; then there is nothing to take.
-        let _gone = tcsetpgrp(&self.tty, self.job);
+    /// Takes it back for the job, if this command had it.
+    pub(super) fn take_back(&self, group: Pid) {
+        if self.is_with(group) || self.is_with_nobody() {
+            // The terminal may be gone; then there is nothing to take.
+            let _gone = tcsetpgrp(&self.tty, self.job);
+        }
     }
 }

@@ -120,6 +120,20 @@ fn a_killed_front_does_not_end_the_lock() {
 }
 
 #[test]
+fn a_front_that_is_killed_with_its_command_does_not_end_the_lock() {
+    let store = Store::new();
+    let args = ["run", "--at-least", "5s", "k", "--", "sh", "-c", "echo $$; exec sleep 60"];
+    let mut run = store.start(args);
+    let (command, keeper) = (run.number(), run.keeper());
+    run.kill();
+    until_dead(command);
+    assert_eq!(run.talk(), "", "nobody has to wait for the end of stderr");
+    assert!(is_alive(keeper));
+    assert_ne!(store.show("k"), Value::Null, "it is still held");
+    eventually("the lock is free in the end", || store.show("k") == Value::Null);
+}
+
+#[test]
 fn a_killed_keeper_is_told_and_does_not_change_the_code() {
     let store = Store::new();
     let args = ["run", "--at-least", "1h", "k", "--", "sh", "-c", "exit 3"];

@@ -15,7 +15,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_tenure");
 pub(crate) fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(2);
-    let trials = vec![
+    let mut trials = vec![
         case("a_password_is_withheld_from_the_command", Topology::Redis, password),
         case("a_wrong_password_gets_no_advice_to_lock_elsewhere", Topology::Redis, denied),
         case("a_run_waits_for_a_server_that_is_down", Topology::Redis, down),
@@ -23,6 +23,17 @@ pub(crate) fn main() {
         case("nodes_that_just_started_are_named_as_the_reason", Topology::Redis5, young),
         case("what_the_server_keeps_lasts_at_least_as_long", Topology::Redis, crash),
     ];
+    for topology in [
+        Topology::Consul,
+        Topology::Etcd,
+        Topology::Mariadb,
+        Topology::Postgres,
+        Topology::Redis,
+        Topology::Zookeeper,
+    ] {
+        let name = format!("{}::a_lock_is_kept_whatever_the_longest_lease", topology.name());
+        trials.push(case(&name, topology, kept));
+    }
     libtest_mimic::run(&arguments, trials).exit();
 }
 
@@ -199,4 +210,20 @@ fn crash(redis: &Cluster) {
     until_dead(keeper);
     let left = held("k");
     assert!(left > 50_000, "{left} ms are left of the minute");
+}
+
+fn kept(server: &Cluster) {
+    let url = server.url();
+    let args = ["--url", &url, "run", "--at-least", "20h", "k", "--", "sh", "-c", "echo $$"];
+    let mut run = Running::start(&mut tenure(args));
+    let command = run.number();
+    eventually("the command is reaped", || state(command).is_none());
+    let busy = ["--url", &url, "run", "--no-wait", "--busy-exit", "9", "k", "--", "true"];
+    assert_eq!(code(&output(&mut tenure(busy))), 9);
+    let keeper = run.keeper();
+    run.signal(Signal::TERM);
+    assert_eq!(run.code(), 0, "{}", run.talk());
+    assert_eq!(code(&output(&mut tenure(busy))), 9, "in the background, too");
+    send(keeper, Signal::KILL);
+    until_dead(keeper);
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tenure::fence::Fence;
+use tenure::fence::Fenced;
 use tenure::{ErrorKind, FencingToken, LostReason};
 
 use super::cases;
@@ -49,12 +49,12 @@ async fn an_eviction_hits_exactly_its_grant(bench: &Bench) -> Result<()> {
 
 async fn an_evicted_holder_is_fenced_out(bench: &Bench) -> Result<()> {
     let client = bench.client().await?;
-    let (lock, fence) = (client.lock(bench.key("k")), Fence::new());
+    let (lock, fence) = (client.lock(bench.key("k")), Fenced::new(()));
     let stale = take(&lock).await?;
-    fence.admit(stale.token())?;
+    drop(fence.admit(stale.token())?);
     ensure!(lock.evict(stale.token()).await?);
     let next = soon("acquire", lock.acquire()).await??;
-    fence.admit(next.token())?;
+    drop(fence.admit(next.token())?);
     ensure!(fence.admit(stale.token()).is_err(), "the fence let a stale holder in");
     next.release().await?;
     Ok(())

@@ -16,6 +16,7 @@ mod process;
 mod reentry;
 mod release;
 mod renewal;
+mod storm;
 mod tokens;
 mod waiting;
 
@@ -46,6 +47,7 @@ pub fn all() -> Vec<Case> {
         reentry::CASES,
         release::CASES,
         renewal::CASES,
+        storm::CASES,
         tokens::CASES,
         waiting::CASES,
     ]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use tenure::backend::{Order, Reach};
-use tenure::fence::Fence;
+use tenure::fence::Fenced;
 
 use super::cases;
 use crate::bench::{Bench, soon, take, until_waiters, within};
@@ -60,13 +60,13 @@ async fn a_killed_waiter_does_not_hold_up_the_queue(bench: &Bench) -> Result<()>
 async fn a_stopped_holder_knows_it_before_any_io_and_is_fenced_out(bench: &Bench) -> Result<()> {
     let client = bench.client().await?;
     let ttl = bench.info().min_ttl.max(Duration::from_secs(2));
-    let (key, fence, mut holder) = (bench.key("k"), Fence::new(), peer(bench)?);
+    let (key, fence, mut holder) = (bench.key("k"), Fenced::new(()), peer(bench)?);
     let stale = holder.acquire(key.as_str(), ttl)?;
-    fence.admit(stale)?;
+    drop(fence.admit(stale)?);
     ensure!(holder.ask("check")?.starts_with("held"));
     holder.signal(Signal::STOP)?;
     let next = soon("the next grant", client.lock(&key).acquire()).await??;
-    fence.admit(next.token())?;
+    drop(fence.admit(next.token())?);
     // The question lies in its input already when it wakes up: it answers before it can do any I/O.
     holder.tell("check")?;
     holder.signal(Signal::CONT)?;

@@ -85,12 +85,12 @@ async fn a_release_is_repeated_until_the_server_has_responded() {
     faulty.cut(Cut::Refused);
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Unavailable);
     sleep(TTL * 10).await;
-    assert_eq!(probe.open.lock().unwrap().len(), 1);
+    assert_eq!(probe.open().len(), 1);
     let asked = faulty.calls();
     assert!(asked < 1000, "{asked} calls to a dead server in ten leases");
     faulty.cut(Cut::Open);
     sleep(Duration::from_secs(2)).await;
-    assert!(probe.open.lock().unwrap().is_empty(), "nobody repeated the release");
+    assert!(probe.open().is_empty(), "nobody repeated the release");
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,7 +126,7 @@ async fn every_claim_ends_with_a_release() {
         assert_eq!(guard.lost().await.reason(), LostReason::Evicted);
     }
     sleep(Duration::from_secs(1)).await;
-    let open = probe.open.lock().unwrap().len();
+    let open = probe.open().len();
     assert_eq!(open, 0, "{open} claims are left in the backend");
 }
 

@@ -41,7 +41,7 @@ async fn a_claim_whose_renewal_hangs_keeps_no_other_in_doubt() {
             let lock = client.lock(format!("k{number}")).ttl(ttl);
             guards.push(lock.acquire().await.unwrap());
         }
-        *probe.frozen.lock().unwrap() = Some(Key::new("frozen").unwrap());
+        probe.freeze(Key::new("frozen").unwrap());
         sleep(ttl * 3).await;
         assert!(frozen.check().is_err(), "nothing was frozen");
         for guard in &guards {

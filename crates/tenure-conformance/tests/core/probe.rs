@@ -1,8 +1,8 @@
 //! A layer that writes down what a client asks of its backend, and fails where a test wants it.
 
 use std::collections::HashSet;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,12 +23,10 @@ pub(crate) struct Probe<B> {
     pub(crate) releases: AtomicU64,
     /// Releases that have to refuse a request that arrives after them.
     pub(crate) doubtful: AtomicU64,
-    /// Claims that were asked for and not ended by a release.
-    pub(crate) open: Mutex<HashSet<Owner>>,
+    open: Mutex<HashSet<Owner>>,
     /// How many calls to acquire and evict are carried out, and their responses lost.
     pub(crate) lose: AtomicU64,
-    /// A call that renews this key hangs.
-    pub(crate) frozen: Mutex<Option<Key>>,
+    frozen: Mutex<Option<Key>>,
 }
 
 impl<B: Backend> Probe<B> {
@@ -45,6 +43,21 @@ impl<B: Backend> Probe<B> {
             lose: AtomicU64::new(0),
             frozen: Mutex::default(),
         }
+    }
+
+    /// Claims that were asked for and not ended by a release.
+    pub(crate) fn open(&self) -> MutexGuard<'_, HashSet<Owner>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on a call that renews this key hangs.
+    pub(crate) fn freeze(&self, key: Key) {
+        *self.frozen.lock().unwrap_or_else(PoisonError::into_inner) = Some(key);
+    }
+
+    fn freezes(&self, claims: &[Claim]) -> bool {
+        let frozen = self.frozen.lock().unwrap_or_else(PoisonError::into_inner);
+        claims.iter().any(|claim| Some(&claim.key) == frozen.as_ref())
     }
 
     fn loses(&self) -> bool {
@@ -65,14 +78,13 @@ impl<B: Backend> Backend for Probe<B> {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
         self.acquires.fetch_add(1, Ordering::Relaxed);
-        self.open.lock().unwrap().insert(claim.owner);
+        self.open().insert(claim.owner);
         let attempt = self.inner.try_acquire(claim).await;
         if self.loses() { Err(lost()) } else { attempt }
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
-        let frozen = self.frozen.lock().unwrap().clone();
-        if claims.iter().any(|claim| Some(&claim.key) == frozen.as_ref()) {
+        if self.freezes(claims) {
             std::future::pending::<()>().await;
         }
         self.inner.renew(claims).await
@@ -82,7 +94,7 @@ impl<B: Backend> Backend for Probe<B> {
         self.releases.fetch_add(1, Ordering::Relaxed);
         self.doubtful.fetch_add(u64::from(claim.doubtful), Ordering::Relaxed);
         let released = self.inner.release(claim).await?;
-        self.open.lock().unwrap().remove(&claim.owner);
+        self.open().remove(&claim.owner);
         Ok(released)
     }
 

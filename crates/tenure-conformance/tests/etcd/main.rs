@@ -8,6 +8,7 @@ mod doctor;
 mod faults;
 mod links;
 mod login;
+mod members;
 mod operators;
 mod strangers;
 mod traffic;
@@ -20,7 +21,7 @@ use tenure_servers::wire::http::post;
 
 fn main() {
     let modules = [doctor::CASES, faults::CASES, links::CASES, login::CASES];
-    let more = [operators::CASES, strangers::CASES, traffic::CASES];
+    let more = [members::CASES, operators::CASES, strangers::CASES, traffic::CASES];
     trials::main(4, &[&modules[..], &more[..]].concat())
 }
 

@@ -141,12 +141,13 @@ async fn a_forgotten_file_leaves_nothing_behind(url: String) -> Result<()> {
     let path = folder.join(unique("report"));
     drop(fence::file::admit(&path, token(8))?);
     ensure!(fence::file::admit(&path, token(7)).is_err());
-    fence::file::forget(&path)?;
+    ensure!(fence::file::forget(&path, 0)?);
     ensure!(folder.read_dir()?.next().is_none(), "something is left");
     drop(fence::file::admit(&path, token(7))?);
-    fence::file::forget(&path)?;
+    ensure!(fence::file::forget(&path, 0)?);
     // There is none.
-    Ok(fence::file::forget(&path)?)
+    ensure!(fence::file::forget(&path, 30)?);
+    Ok(())
 }
 
 /// Who waited for the kernel lock of a file that is gone by then must wait for the new one.
@@ -167,7 +168,7 @@ async fn no_two_are_admitted_to_a_file_while_it_is_forgotten(url: String) -> Res
         let holders = [(); 3].map(|()| scope.spawn(holder));
         let forgetter = scope.spawn(|| {
             while !done.load(Ordering::SeqCst) {
-                fence::file::forget(path)?;
+                fence::file::forget(path, 0)?;
             }
             anyhow::Ok(())
         });

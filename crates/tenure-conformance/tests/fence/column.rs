@@ -5,7 +5,7 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts};
 use rusqlite::{Connection, OptionalExtension};
 use tenure::FencingToken;
-use tenure::fence::sql::{Dialect, Unchanged, admit, unchanged};
+use tenure::fence::sql::{Dialect, Table, Unchanged, admit, unchanged};
 
 use crate::registers::connect_postgres;
 use crate::{cases, token, unique};
@@ -99,12 +99,13 @@ async fn a_row_with_a_fence_column_is_stale_or_missing_in_mysql(url: String) -> 
 
 async fn any_client_can_admit_with_a_closure(url: String) -> Result<()> {
     let (name, db) = (unique("closure"), connect_postgres(&url).await?);
-    let query = async |statement: &'static str, resource: &str, token: i64| {
-        db.query_one(statement, &[&resource, &token]).await?.try_get(0)
+    let table = Table::new(Dialect::Postgres);
+    let query = async |statement: String, resource: &str, token: i64| {
+        db.query_one(&statement, &[&resource, &token]).await?.try_get(0)
     };
-    admit(Dialect::Postgres, &name, token(8), query).await?;
-    admit(Dialect::Postgres, &name, token(8), query).await?;
-    let refused = admit(Dialect::Postgres, &name, token(7), query).await.unwrap_err();
+    admit(&table, &name, token(8), query).await?;
+    admit(&table, &name, token(8), query).await?;
+    let refused = admit(&table, &name, token(7), query).await.unwrap_err();
     ensure!(refused.to_string() == "token 7 is stale: 8 was here before", "{refused}");
     Ok(())
 }

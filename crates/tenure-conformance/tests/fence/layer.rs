@@ -12,8 +12,9 @@ use futures_util::{FutureExt, poll};
 use http::{Request, Response, StatusCode};
 use tenure::FencingToken;
 use tenure::fence;
-use tenure::fence::http::{FenceLayer, FenceService, HEADER, Store, Unavailable};
+use tenure::fence::http::{FenceLayer, FenceService, HEADER, Store, Unavailable, path};
 use tenure::fence::{Fences, Refused};
+use tenure_conformance::bench::{SOON, until};
 use tokio::sync::Notify;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -25,6 +26,8 @@ cases! {
     services_that_share_a_store_refuse_what_any_of_them_has_seen on &["redis"];
     an_admitted_request_is_done_before_one_with_a_higher_token_begins on &["http"];
     a_layer_that_cannot_admit_says_why_and_does_not_ask_the_service on &["http"];
+    a_stranger_who_is_refused_leaves_no_token_behind on &["http"];
+    those_who_come_to_a_hung_resource_are_turned_away on &["http"];
 }
 
 /// Writes this number; returns the status and the header of the answer.
@@ -46,14 +49,14 @@ async fn services_that_share_a_store_refuse_what_any_of_them_has_seen(url: Strin
     let db = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
     let service = || {
         let db = db.clone();
-        FenceLayer::new(move |resource: String, token: FencingToken| {
+        let store = move |resource: String, token: FencingToken| {
             let mut db = db.clone();
             async move {
                 let admitted = fence::redis::admit(&mut db, &resource, token).await;
                 admitted.map_err(Unavailable::from_refused)
             }
-        })
-        .layer(Numbers::default())
+        };
+        FenceLayer::new(store, path).layer(Numbers::default())
     };
     let (mut one, mut other, path) = (service(), service(), format!("/{}", unique("shared")));
     ensure!(put(&mut one, &path, Some(token(7))).await?.0 == 200);
@@ -69,9 +72,9 @@ async fn a_layer_that_cannot_admit_says_why_and_does_not_ask_the_service(_: Stri
     let broken = |_: String, _: FencingToken| async {
         Err(Refused::Store(Unavailable::new("out of order")))
     };
-    let mut service = FenceLayer::new(broken).layer(numbers.clone());
+    let mut service = FenceLayer::new(broken, path).layer(numbers.clone());
     ensure!(put(&mut service, "/a", Some(token(7))).await?.0 == 503);
-    let mut service = FenceLayer::new(Fences::new(1)).layer(numbers.clone());
+    let mut service = FenceLayer::new(Fences::new(1), path).layer(numbers.clone());
     ensure!(put(&mut service, "/a", None).await?.0 == 428);
     ensure!(numbers.is_empty(), "the service was asked");
     ensure!(put(&mut service, "/a", Some(token(7))).await?.0 == 200);
@@ -88,6 +91,14 @@ struct Slow {
     answer: Arc<Notify>,
 }
 
+impl Slow {
+    /// Until so many requests have come to it, and wait for leave to be answered.
+    async fn until_begun(&self, number: u32) -> Result<()> {
+        let begun = || async { Ok((self.begun.load(Ordering::SeqCst) == number).then_some(())) };
+        until(SOON, "a request at the service", begun).await
+    }
+}
+
 impl Service<Request<String>> for Slow {
     type Response = Response<String>;
     type Error = Infallible;
@@ -100,8 +111,9 @@ impl Service<Request<String>> for Slow {
     fn call(&mut self, request: Request<String>) -> Self::Future {
         let Slow { begun, answer } = self.clone();
         async move {
+            let leave = answer.notified();
             begun.fetch_add(1, Ordering::SeqCst);
-            answer.notified().await;
+            leave.await;
             Ok(Response::new(request.into_body()))
         }
         .boxed()
@@ -112,23 +124,71 @@ async fn an_admitted_request_is_done_before_one_with_a_higher_token_begins(
     _: String,
 ) -> Result<()> {
     let slow = Slow::default();
-    let mut service = FenceLayer::new(Fences::new(10)).layer(slow.clone());
+    let mut service = FenceLayer::new(Fences::new(10), path).layer(slow.clone());
     let mut ask = |path: &str, number: u64| -> Result<_> {
         let mut request = Request::put(path).body(String::new())?;
         fence::http::set(request.headers_mut(), token(number));
         Ok(service.call(request))
     };
     let (mut old, mut new, mut other) = (ask("/a", 7)?, ask("/a", 8)?, ask("/b", 1)?);
-    ensure!(poll!(&mut old).is_pending() && poll!(&mut new).is_pending());
-    ensure!(slow.begun.load(Ordering::SeqCst) == 1, "a newer one began");
-    ensure!(poll!(&mut other).is_pending());
-    ensure!(slow.begun.load(Ordering::SeqCst) == 2, "another resource had to wait");
+    ensure!(poll!(&mut old).is_pending());
+    slow.until_begun(1).await?;
+    ensure!(poll!(&mut new).is_pending() && poll!(&mut other).is_pending());
+    // Another resource need not wait.
+    slow.until_begun(2).await?;
+    ensure!(poll!(&mut new).is_pending());
+    ensure!(slow.begun.load(Ordering::SeqCst) == 2, "a newer one began");
     slow.answer.notify_waiters();
     ensure!(old.await?.status() == 200 && other.await?.status() == 200);
     ensure!(poll!(&mut new).is_pending());
-    ensure!(slow.begun.load(Ordering::SeqCst) == 3, "the newer one did not begin");
+    slow.until_begun(3).await?;
     slow.answer.notify_waiters();
     ensure!(new.await?.status() == 200);
     ensure!(ask("/a", 7)?.await?.status() == 412);
+    Ok(())
+}
+
+async fn a_stranger_who_is_refused_leaves_no_token_behind(_: String) -> Result<()> {
+    let numbers = Numbers::default();
+    let layer = FenceLayer::new(Fences::new(1), path).check(|request| {
+        let known = request.headers.contains_key(http::header::AUTHORIZATION);
+        if known { Ok(()) } else { Err(StatusCode::UNAUTHORIZED) }
+    });
+    let mut service = layer.layer(numbers.clone());
+    for resource in ["/a", "/b"] {
+        let status = put(&mut service, resource, Some(token(i64::MAX as u64))).await?.0;
+        ensure!(status == StatusCode::UNAUTHORIZED, "{status}");
+    }
+    ensure!(numbers.is_empty(), "the service was asked");
+    let mut request = Request::put("/a").header("authorization", "me").body("1".to_owned())?;
+    fence::http::set(request.headers_mut(), token(7));
+    let Ok(response) = service.call(request).await;
+    ensure!(response.status() == 200, "the stranger closed the fence: {response:?}");
+    Ok(())
+}
+
+async fn those_who_come_to_a_hung_resource_are_turned_away(_: String) -> Result<()> {
+    let slow = Slow::default();
+    let mut service = FenceLayer::new(Fences::new(10), path).queue(2).layer(slow.clone());
+    let mut ask = |path: &str| -> Result<_> {
+        let mut request = Request::put(path).body(String::new())?;
+        fence::http::set(request.headers_mut(), token(7));
+        Ok(service.call(request))
+    };
+    let (mut first, mut second) = (ask("/a")?, ask("/a")?);
+    ensure!(poll!(&mut first).is_pending() && poll!(&mut second).is_pending());
+    slow.until_begun(1).await?;
+    ensure!(ask("/a")?.await?.status() == 503, "a third was kept");
+    // Nobody waits for the first any more, and it is not done.
+    drop(first);
+    ensure!(ask("/a")?.await?.status() == 503, "the broken-off one is not counted");
+    drop(second);
+    let mut third = ask("/a")?;
+    ensure!(poll!(&mut third).is_pending());
+    slow.answer.notify_waiters();
+    ensure!(poll!(&mut third).is_pending());
+    slow.until_begun(2).await?;
+    slow.answer.notify_waiters();
+    ensure!(third.await?.status() == 200);
     Ok(())
 }

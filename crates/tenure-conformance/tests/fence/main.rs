@@ -4,12 +4,16 @@
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
 mod bounds;
+mod broken_off;
 mod column;
 mod conditions;
+mod deleted;
 mod experiment;
 mod grants;
+mod lasting;
 mod layer;
 mod locking;
+mod names;
 mod promises;
 mod recipe;
 mod refusal;
@@ -36,10 +40,14 @@ fn main() {
     let all = [
         promises::CASES,
         bounds::CASES,
+        broken_off::CASES,
         column::CASES,
         conditions::CASES,
+        deleted::CASES,
+        lasting::CASES,
         layer::CASES,
         locking::CASES,
+        names::CASES,
         recipe::CASES,
         refusal::CASES,
         verbs::CASES,
@@ -60,11 +68,12 @@ struct Store {
     topology: Option<Topology>,
 }
 
-const STORES: [Store; 9] = [
+const STORES: [Store; 10] = [
     Store { name: "consul", topology: Some(Topology::Consul) },
     Store { name: "etcd", topology: Some(Topology::Etcd) },
     Store { name: "file", topology: None },
     Store { name: "http", topology: None },
+    Store { name: "memory", topology: None },
     Store { name: "mysql", topology: Some(Topology::Mariadb) },
     Store { name: "postgres", topology: Some(Topology::Postgres) },
     Store { name: "redis", topology: Some(Topology::Redis) },
@@ -127,6 +136,7 @@ async fn place(store: Store) -> Result<(String, tempfile::TempDir)> {
     let url = match (store.name, store.topology) {
         ("file", _) => format!("file://{}", folder.path().display()),
         ("http", _) => registers::serve().await?,
+        ("memory", _) => "memory:".to_owned(),
         ("sqlite", _) => format!("sqlite://{}/data.db", folder.path().display()),
         (_, topology) => {
             let topology = topology.unwrap_or(Topology::Redis);

@@ -1,10 +1,10 @@
 //! The recipe for sqlx in `docs/fencing.md`, word for word, in a transaction of its own.
 
 use anyhow::{Context, Result, ensure};
-use sqlx::{Connection, MySqlConnection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection};
 use tenure::FencingToken;
 use tenure::fence::Refused;
-use tenure::fence::sql::{self, Dialect};
+use tenure::fence::sql::{self, Dialect, Table};
 
 use crate::{cases, token, unique};
 
@@ -20,8 +20,10 @@ async fn sell_in_postgres(
     lease: FencingToken,
 ) -> Result<(), Refused<sqlx::Error>> {
     let mut tx = db.begin().await.map_err(Refused::Store)?;
-    sql::admit(Dialect::Postgres, name, lease, async |statement, resource, token| {
-        sqlx::query_scalar(statement).bind(resource).bind(token).fetch_one(&mut *tx).await
+    let table = Table::new(Dialect::Postgres);
+    sql::admit(&table, name, lease, async |statement, resource, token| {
+        let query = sqlx::query_scalar(AssertSqlSafe(statement));
+        query.bind(resource).bind(token).fetch_one(&mut *tx).await
     })
     .await?;
     let sell = sqlx::query("UPDATE register SET n = n - 1 WHERE name = $1").bind(name);
@@ -35,8 +37,10 @@ async fn sell_in_mysql(
     lease: FencingToken,
 ) -> Result<(), Refused<sqlx::Error>> {
     let mut tx = db.begin().await.map_err(Refused::Store)?;
-    sql::admit(Dialect::MySql, name, lease, async |statement, resource, token| {
-        let done = sqlx::query(statement).bind(resource).bind(token).execute(&mut *tx).await?;
+    let table = Table::new(Dialect::MySql);
+    sql::admit(&table, name, lease, async |statement, resource, token| {
+        let query = sqlx::query(AssertSqlSafe(statement));
+        let done = query.bind(resource).bind(token).execute(&mut *tx).await?;
         Ok(done.last_insert_id() as i64)
     })
     .await?;
@@ -55,7 +59,8 @@ async fn sqlx_admits_refuses_and_rolls_back_in_postgres(url: String) -> Result<(
     expect(outcomes)?;
     let left = sqlx::query_scalar("SELECT n FROM register WHERE name = $1").bind(&name);
     ensure!(left.fetch_one(&mut db).await.map(|left: i64| left == 7)?);
-    let swept = sqlx::query(sql::sweep(Dialect::Postgres)).bind(9999_i64).execute(&mut db).await?;
+    let sweep = Table::new(Dialect::Postgres).sweep();
+    let swept = sqlx::query(AssertSqlSafe(sweep)).bind(9999_i64).execute(&mut db).await?;
     ensure!(swept.rows_affected() == 0);
     Ok(())
 }
@@ -70,7 +75,8 @@ async fn sqlx_admits_refuses_and_rolls_back_in_mysql(url: String) -> Result<()> 
     expect(outcomes)?;
     let left = sqlx::query_scalar("SELECT n FROM register WHERE name = ?").bind(&name);
     ensure!(left.fetch_one(&mut db).await.map(|left: i64| left == 7)?);
-    let swept = sqlx::query(sql::sweep(Dialect::MySql)).bind(9999_i64).execute(&mut db).await?;
+    let sweep = Table::new(Dialect::MySql).sweep();
+    let swept = sqlx::query(AssertSqlSafe(sweep)).bind(9999_i64).execute(&mut db).await?;
     ensure!(swept.rows_affected() == 0);
     Ok(())
 }

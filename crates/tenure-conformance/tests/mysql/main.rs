@@ -1,11 +1,13 @@
-//! What only a real MariaDB or MySQL can show, every case on both: killed connections and servers, lost answers, other isolation
-//! levels and time zones, strangers on the same locks, a million old rows, missing rights. Each
-//! case has a server of its own, to hurt it.
+//! What only a real MariaDB or MySQL can show, every case on both: killed connections and servers,
+//! outages, lost answers, late requests, other isolation levels and time zones, strangers on the
+//! same locks, a million old rows, missing rights. Each case has a server of its own, to hurt it.
 //! `cargo test -p tenure-conformance --test mysql -- faults` runs some of them.
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
 mod faults;
+mod late;
+mod outages;
 mod strangers;
 mod tables;
 
@@ -17,7 +19,8 @@ use tenure_servers::wire::mysql::Mysql;
 use tenure_servers::{Cluster, Proxy, Topology};
 
 fn main() {
-    let mariadb = [faults::CASES, strangers::CASES, tables::CASES].concat();
+    let mariadb =
+        [faults::CASES, late::CASES, outages::CASES, strangers::CASES, tables::CASES].concat();
     let mysql: Vec<Case> = mariadb.iter().map(on_mysql).collect();
     trials::main(4, &[&mariadb, &mysql])
 }

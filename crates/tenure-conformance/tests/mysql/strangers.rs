@@ -88,7 +88,7 @@ async fn who_may_not_create_tables_is_told_what_to_do(cluster: &Cluster) -> Resu
 async fn the_number_of_connections_does_not_grow_with_locks_and_waiters(
     cluster: &Cluster,
 ) -> Result<()> {
-    for (mode, most) in [("mode=lease", 3), ("mode=session", 2), ("mode=row&connections=1", 3)] {
+    for (mode, most) in [("mode=lease", 4), ("mode=session", 3), ("mode=row&connections=1", 4)] {
         let (holder, waiter) = (client(cluster, "").await?, client(cluster, mode).await?);
         let mut admin = admin(cluster)?;
         let sql = "SELECT COUNT(*) FROM information_schema.processlist";

@@ -13,6 +13,7 @@ use crate::{admin, client, take};
 server_cases! {
     a_million_old_rows_do_not_slow_a_take Mariadb;
     what_is_swept_leaves_its_token_behind Mariadb;
+    a_row_that_a_foreign_client_locks_does_not_stop_the_sweep Mariadb;
 }
 
 async fn a_million_old_rows_do_not_slow_a_take(cluster: &Cluster) -> Result<()> {
@@ -72,5 +73,25 @@ async fn what_is_swept_leaves_its_token_behind(cluster: &Cluster) -> Result<()> 
             until(SOON, "the sweep", empty).await?;
         }
     }
+    Ok(())
+}
+
+/// Its record is swept, and its row stays; those behind it go.
+async fn a_row_that_a_foreign_client_locks_does_not_stop_the_sweep(
+    cluster: &Cluster,
+) -> Result<()> {
+    let locks = client(cluster, "mode=row&sweep=20ms").await?;
+    for key in ["a", "b", "c"] {
+        take(&locks.lock(key)).await?.release().await?;
+    }
+    let (mut foreign, mut admin) = (admin(cluster)?, admin(cluster)?);
+    foreign.query("START TRANSACTION")?;
+    foreign.query("SELECT k FROM tenure_row_lock WHERE k='a' FOR UPDATE")?;
+    admin.query("UPDATE tenure_row SET until=until-INTERVAL 2 MINUTE")?;
+    let swept = || {
+        let rows = admin.query("SELECT k FROM tenure_row_lock");
+        async { Ok((rows? == ["a"]).then_some(())) }
+    };
+    until(SOON, "the sweep of the others", swept).await?;
     Ok(())
 }

@@ -6,12 +6,12 @@ use anyhow::{Context, Result, ensure};
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::backends::Postgres;
 use tenure::{Attempt, ErrorKind, FencingToken, LostReason};
-use tenure_conformance::bench::{SOON, soon, take, until, until_waiters};
+use tenure_conformance::bench::{SOON, soon, take, until, until_waiters, within};
 use tenure_conformance::clock;
 use tenure_servers::wire::postgres::Postgres as Wire;
 use tenure_servers::{Direction, Options, Topology};
 
-use crate::{cases, claim, connect, own_server, server, sql, unique, until_answered};
+use crate::{LONGEST, cases, claim, connect, own_server, server, sql, unique, until_answered};
 
 cases! {
     a_clock_that_is_set_costs_neither_tokens_nor_waiters,
@@ -24,6 +24,7 @@ cases! {
     an_aborted_transaction_is_a_lost_lock_at_once,
     a_terminated_listener_is_replaced_and_the_waiter_served,
     an_eviction_from_a_session_spares_its_other_locks,
+    a_session_without_locks_is_not_ended,
 }
 
 async fn a_clock_that_is_set_costs_neither_tokens_nor_waiters() -> Result<()> {
@@ -139,16 +140,25 @@ async fn an_aborted_transaction_is_a_lost_lock_at_once() -> Result<()> {
     claim.token = Some(backend.try_acquire(&claim).await?.granted()?.token);
     let mut operator = Wire::connect(cluster.node().port())?;
     let cancel = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity, \
-                  generate_series(1, 300) WHERE application_name LIKE 'tenure row %'";
+                  generate_series(1, 100) WHERE application_name LIKE 'tenure row %'";
     let cancelling = tokio::task::spawn_blocking(move || {
         while operator.query(cancel).is_ok_and(|count| count != ["0"]) {}
     });
-    let renewed = until(SOON, "a renewal that is cancelled", || async {
-        Ok(backend.renew(std::slice::from_ref(&claim)).await.remove(0).err())
-    })
-    .await?;
+    // Many at once, so that there is nearly always a statement to cancel.
+    let renewals = vec![claim.clone(); 1000];
+    let renewed = within(LONGEST / 2, "a renewal that is cancelled", async {
+        loop {
+            if let Some(error) = backend.renew(&renewals).await.into_iter().find_map(Result::err) {
+                return error;
+            }
+        }
+    });
+    let renewed = renewed.await?;
     ensure!(renewed.kind() == ErrorKind::Lost, "the lock is gone, and its holder hears {renewed}");
-    ensure!(backend.try_acquire(&other).await?.granted()?.token > claim.token.context("a grant")?);
+    // The server tells it a moment before it gives the row lock back.
+    let next =
+        until(SOON, "the row", || async { Ok(backend.try_acquire(&other).await?.granted().ok()) });
+    ensure!(Some(next.await?.token) > claim.token);
     ensure!(!backend.release(&claim).await?, "a lost lock was released");
     soon("release", until_answered(|| backend.release(&other))).await??;
     soon("the operator", cancelling).await??;
@@ -211,6 +221,23 @@ async fn an_eviction_from_a_session_spares_its_other_locks() -> Result<()> {
     ensure!(spared.check().is_ok());
     ensure!(matches!(two.lock(&b).try_acquire().await?, Attempt::Busy(_)));
     spared.release().await?;
+    Ok(())
+}
+
+/// The limit for hung holders ends with the last lock.
+async fn a_session_without_locks_is_not_ended() -> Result<()> {
+    let cluster = own_server()?;
+    let backend = Postgres::open(&format!("{}?mode=session", cluster.url())).await?;
+    let mut claim = claim("k")?;
+    claim.ttl = Duration::from_secs(1);
+    let sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = 'tenure' ORDER BY 1";
+    backend.try_acquire(&claim).await?.granted()?;
+    let before = sql(&cluster, sessions)?;
+    ensure!(backend.release(&claim).await?);
+    // The limit was 1¼ of the ttl.
+    tokio::time::sleep(claim.ttl * 2).await;
+    let after = sql(&cluster, sessions)?;
+    ensure!(before == after, "sessions were ended: {before:?}, {after:?}");
     Ok(())
 }
 

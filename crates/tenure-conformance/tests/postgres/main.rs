@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
+mod blocked;
 mod faults;
 mod late;
 mod pooled;
@@ -25,8 +26,15 @@ use tenure_servers::{Cluster, Options, Topology};
 
 fn main() {
     let missing = shared().as_ref().err().map(|reason| format!("{reason:#}"));
-    let cases =
-        [faults::CASES, late::CASES, pooled::CASES, strangers::CASES, tables::CASES].concat();
+    let cases = [
+        blocked::CASES,
+        faults::CASES,
+        late::CASES,
+        pooled::CASES,
+        strangers::CASES,
+        tables::CASES,
+    ]
+    .concat();
     let trials = cases.into_iter().map(|case| trial(case, missing.as_deref())).collect();
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(4);

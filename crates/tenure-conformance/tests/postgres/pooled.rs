@@ -114,7 +114,8 @@ async fn a_request_that_is_given_up_ends_at_the_server() -> Result<()> {
             &cluster,
             "CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
                PERFORM pg_sleep(60); RETURN NEW; END $$;
-             CREATE TRIGGER hang BEFORE INSERT ON tenure_lease FOR EACH ROW EXECUTE FUNCTION hang()",
+             CREATE TRIGGER hang BEFORE INSERT ON tenure_lease
+               FOR EACH ROW EXECUTE FUNCTION hang()",
         )?;
         let answer = soon("an answer", backend.try_acquire(&claim("k")?)).await?;
         let kind = answer.map(drop).map_err(|error| error.kind());

@@ -19,6 +19,7 @@ server_cases! {
     a_second_of_silence_costs_neither_lock_nor_place Redis;
     an_answer_that_is_dropped_counts_once Redis;
     a_half_open_connection_is_replaced Redis;
+    a_server_that_refuses_is_dialed_for_all_waiters_together Redis;
     without_any_message_waiters_are_served_within_a_third_of_their_lease Redis;
     a_request_that_comes_after_its_withdrawal_is_refused Redis;
     without_permission_to_subscribe_waiters_poll Redis;
@@ -68,14 +69,15 @@ async fn killed_connections_cost_neither_lock_nor_place(cluster: &Cluster) -> Re
     were_quick(&times)
 }
 
-/// What twice has the effect of once is asked again; who asks need not know of it.
+/// What reads is asked again by the backend, and what may have been carried out by the core: who
+/// asks need not know of it.
 async fn a_killed_connection_costs_no_question(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster, "").await?;
     for _ in 0..20 {
         number(cluster.node(), &["CLIENT", "KILL", "TYPE", "normal"])?;
         ensure!(client.lock("k").holding().await?.is_none());
         number(cluster.node(), &["CLIENT", "KILL", "TYPE", "normal"])?;
-        let guard = take(&client, "k", LONG).await?;
+        let guard = soon("acquire", client.lock("k").ttl(LONG).acquire()).await??;
         number(cluster.node(), &["CLIENT", "KILL", "TYPE", "normal"])?;
         ensure!(client.list("").await?.len() == 1);
         number(cluster.node(), &["CLIENT", "KILL", "TYPE", "normal"])?;
@@ -85,7 +87,7 @@ async fn a_killed_connection_costs_no_question(cluster: &Cluster) -> Result<()> 
 }
 
 /// Waits until a client hears messages again.
-async fn until_subscribed(cluster: &Cluster) -> Result<()> {
+pub(crate) async fn until_subscribed(cluster: &Cluster) -> Result<()> {
     let channels = ["PUBSUB", "CHANNELS", "tenure:c:*"];
     let look = async || Ok((!crate::texts(cluster.node(), &channels)?.is_empty()).then_some(()));
     until(SOON, "a subscription", look).await
@@ -168,6 +170,27 @@ async fn a_half_open_connection_is_replaced(cluster: &Cluster) -> Result<()> {
         ensure!(mute.made() > made, "the dead connection was kept");
         take(&connect(cluster, "").await?, "k", LONG).await?.release().await?;
     }
+    Ok(())
+}
+
+/// Every waiter asks again and again, which must not make as many connections.
+async fn a_server_that_refuses_is_dialed_for_all_waiters_together(cluster: &Cluster) -> Result<()> {
+    let mute = Mute::start(cluster.node().port())?;
+    let client = tenure::connect(&cluster.node().url_at(&mute.address())).await?;
+    let _guard = take(&connect(cluster, "").await?, "k", LONG).await?;
+    let waiters: Vec<_> = (0..1000).map(|_| wait_for(&client, "k", LONG)).collect();
+    until_waiters(&client.lock("k"), 1000).await?;
+    mute.refuse();
+    for kind in ["normal", "pubsub"] {
+        number(cluster.node(), &["CLIENT", "KILL", "TYPE", kind])?;
+    }
+    let made = mute.made();
+    tokio::time::sleep(SECOND * 3).await;
+    let dialed = mute.made() - made;
+    println!("1000 waiters dialed {dialed} times in 3 s");
+    ensure!(dialed > 3, "nobody asked again");
+    ensure!(dialed <= 160, "1000 waiters dialed {dialed} times in 3 s");
+    waiters.iter().for_each(|waiter| waiter.abort());
     Ok(())
 }
 

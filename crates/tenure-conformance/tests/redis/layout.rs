@@ -15,6 +15,7 @@ server_cases! {
     a_held_lock_is_redissons_hash Redis;
     a_held_lock_is_a_string_in_the_plain_layout Redis;
     a_release_leaves_only_the_state_and_that_expires Redis;
+    a_url_says_for_how_long_tokens_are_remembered Redis;
     what_is_not_a_lock_is_an_error_that_says_so Redis;
     a_database_and_a_password_are_used Redis;
     a_socket_file_leads_to_the_same_locks Redis;
@@ -70,6 +71,18 @@ async fn a_release_leaves_only_the_state_and_that_expires(cluster: &Cluster) -> 
         let left = number(cluster.node(), &["PTTL", &key])?;
         ensure!((3_500_000..=3_600_000).contains(&left), "{key}: {left}");
     }
+    Ok(())
+}
+
+async fn a_url_says_for_how_long_tokens_are_remembered(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "memory=90s").await?, cluster.node());
+    for (key, ttl, most) in [("a", SECOND * 5, 90_000), ("b", SECOND * 60, 120_000)] {
+        take(&client, key, ttl).await?.release().await?;
+        let left = number(node, &["PTTL", &format!("tenure:s:{{{key}}}")])?;
+        ensure!((most - 20_000..=most + 10).contains(&left), "{key}: {left}");
+    }
+    let error = connect(cluster, "memory=60000000000000d").await.unwrap_err();
+    ensure!(error.to_string().contains("memory"), "{error}");
     Ok(())
 }
 

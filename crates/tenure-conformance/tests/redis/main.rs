@@ -4,8 +4,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
+mod cluster;
 mod encrypted;
 mod faults;
+mod late;
 mod layout;
 mod many;
 mod mute;
@@ -26,8 +28,10 @@ use tenure_servers::{Cluster, Node};
 
 fn main() {
     let modules = [
+        cluster::CASES,
         encrypted::CASES,
         faults::CASES,
+        late::CASES,
         layout::CASES,
         many::CASES,
         redisson::CASES,
@@ -69,6 +73,14 @@ pub(crate) fn texts(node: &Node, words: &[&str]) -> Result<Vec<String>> {
         Value::Text(text) => Ok(vec![text]),
         other => bail!("{} answered {other:?}", words.join(" ")),
     }
+}
+
+/// How many scripts the server has run.
+pub(crate) fn scripts(node: &Node) -> Result<u64> {
+    let text = texts(node, &["INFO", "commandstats"])?.concat();
+    let line = text.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    let calls = line.and_then(|line| line.split(',').next()?.parse().ok());
+    Ok(calls.unwrap_or(0))
 }
 
 /// Takes a lock that must be free.

@@ -12,6 +12,8 @@ server_cases! {
     a_lock_on_a_replica_survives_a_failover RedisSentinel;
     a_killed_master_is_replaced_and_the_lock_goes_on RedisSentinel;
     a_grant_that_no_replica_has_is_undone RedisSentinel;
+    a_renewal_that_no_replica_has_is_not_believed RedisSentinel;
+    silent_sentinels_are_passed_over RedisSentinel;
     a_slot_that_moved_is_followed RedisCluster;
     a_restarted_node_of_a_cluster_is_used_again RedisCluster;
 }
@@ -72,6 +74,44 @@ async fn a_grant_that_no_replica_has_is_undone(cluster: &Cluster) -> Result<()> 
         node.resume()?;
     }
     soon("acquire", client.lock("k").acquire()).await??.release().await?;
+    Ok(())
+}
+
+/// The master goes on to extend the lease, but a failover to a replica that has the grant would let
+/// the next one in at the end of the lease that was granted.
+async fn a_renewal_that_no_replica_has_is_not_believed(cluster: &Cluster) -> Result<()> {
+    let (client, ttl) = (connect(cluster, "replicas=1").await?, SECOND * 4);
+    let master = cluster.leader()?.context("a master")?;
+    let guard = take(&client, "k", ttl).await?;
+    let lost = tokio::time::timeout(ttl * 3 / 2, guard.lost()).await;
+    ensure!(lost.is_err(), "replicas were there: {lost:?}");
+    let cut = std::time::Instant::now();
+    for node in cluster.members().filter(|node| node.name() != master.name()) {
+        node.pause()?;
+    }
+    let lost = tokio::time::timeout(ttl * 2, guard.lost()).await;
+    ensure!(lost.is_ok(), "renewed by a master alone, {:?} after its replicas went", cut.elapsed());
+    for node in cluster.nodes().iter().filter(|node| node.role() == Role::Member) {
+        node.resume()?;
+    }
+    // What the master alone extended was given back.
+    soon("acquire", client.lock("k").acquire()).await??.release().await?;
+    Ok(())
+}
+
+/// Hosts that are gone take nothing and refuse nothing. They are more than would fit one after
+/// another into the time for a connection.
+async fn silent_sentinels_are_passed_over(cluster: &Cluster) -> Result<()> {
+    let silent = (0..6).map(|_| std::net::TcpListener::bind("127.0.0.1:0"));
+    let silent = silent.collect::<std::io::Result<Vec<_>>>()?;
+    let mut hosts = Vec::new();
+    for listener in &silent {
+        hosts.push(listener.local_addr()?.to_string());
+    }
+    hosts.push(cluster.hosts());
+    let url = cluster.url().replacen(&cluster.hosts(), &hosts.join(","), 1);
+    let client = soon("a connection", tenure::connect(&url)).await??;
+    take(&client, "k", LONG).await?.release().await?;
     Ok(())
 }
 

@@ -1,10 +1,10 @@
-//! A link that drops every message which the server pushes, and whose connections can go dead: they
-//! take everything and give nothing back.
+//! A link that drops every message which the server pushes, and whose connections can go dead (they
+//! take everything and give nothing back), be stalled (their requests arrive later), or be refused.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::Result;
@@ -21,6 +21,10 @@ struct Shared {
     /// How many connections were made, and how many of them are dead.
     made: AtomicU32,
     dead: AtomicU32,
+    /// How many connections, counted from the first, hold their requests up.
+    stalled: Mutex<u32>,
+    moved: Condvar,
+    refusing: AtomicBool,
 }
 
 impl Mute {
@@ -33,6 +37,9 @@ impl Mute {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)) else { return };
                 let (shared, number) = (shared.clone(), shared.made.fetch_add(1, Ordering::SeqCst));
+                if shared.refusing.load(Ordering::SeqCst) {
+                    continue;
+                }
                 thread::spawn(move || pass(client, server, &shared, number));
             }
         });
@@ -53,22 +60,64 @@ impl Mute {
         self.shared.dead.store(self.shared.made.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
+    /// Holds up what is sent on every connection that there is; new ones pass.
+    pub(crate) fn stall(&self) {
+        *self.shared.stalled() = self.made();
+    }
+
+    /// Lets through what was held up.
+    pub(crate) fn go_on(&self) {
+        *self.shared.stalled() = 0;
+        self.shared.moved.notify_all();
+    }
+
+    /// Closes every connection at its next byte, and new ones at once.
+    pub(crate) fn refuse(&self) {
+        self.shared.refusing.store(true, Ordering::SeqCst);
+    }
+
     /// How many connections were made.
     pub(crate) fn made(&self) -> u32 {
         self.shared.made.load(Ordering::SeqCst)
     }
 }
 
-fn pass(client: TcpStream, server: TcpStream, shared: &Shared, number: u32) {
-    let (Ok(mut requests), Ok(mut to_server)) = (client.try_clone(), server.try_clone()) else {
-        return;
-    };
-    thread::spawn(move || std::io::copy(&mut requests, &mut to_server).is_ok());
+impl Shared {
+    fn stalled(&self) -> std::sync::MutexGuard<'_, u32> {
+        self.stalled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Passes requests on, later if the connection is stalled.
+fn pass_requests(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    shared: &Shared,
+    number: u32,
+) -> std::io::Result<()> {
+    let mut buffer = [0; 16 * 1024];
+    loop {
+        let length = client.read(&mut buffer)?;
+        let stalled = shared.moved.wait_while(shared.stalled(), |stalled| number < *stalled);
+        drop(stalled.unwrap_or_else(PoisonError::into_inner));
+        if length == 0 || shared.refusing.load(Ordering::SeqCst) {
+            client.shutdown(Shutdown::Both)?;
+            return server.shutdown(Shutdown::Both);
+        }
+        server.write_all(&buffer[..length])?;
+    }
+}
+
+fn pass(client: TcpStream, server: TcpStream, shared: &Arc<Shared>, number: u32) {
+    let (Ok(requests), Ok(to_server)) = (client.try_clone(), server.try_clone()) else { return };
+    let ours = shared.clone();
+    thread::spawn(move || pass_requests(requests, to_server, &ours, number).is_ok());
     let (mut answers, mut client) = (BufReader::new(server), client);
     loop {
         let mut frame = Vec::new();
         if read(&mut answers, &mut frame).is_err() {
-            return;
+            // The client hears of it, unless it is gone itself.
+            return drop(client.shutdown(Shutdown::Both));
         }
         let text = String::from_utf8_lossy(&frame);
         if text.starts_with('>') && text.contains("\r\nmessage\r\n") {

@@ -1,7 +1,7 @@
 //! Redisson itself, in a Java process, on the same locks.
 //!
-//! It needs `java`, `javac`, `mvn` and Maven Central, and is run where it is asked for:
-//! `TENURE_INTEROP=redisson cargo test -p tenure-conformance --test redis -- redisson::`.
+//! It needs `java`, `javac`, `mvn` and Maven Central:
+//! `cargo test -p tenure-conformance --test redis -- redisson::`.
 
 use std::path::Path;
 use std::time::Instant;
@@ -9,9 +9,8 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use tenure::Attempt;
 use tenure_conformance::bench::{SOON, soon, until, until_waiters};
-use tenure_conformance::java::{Peer, STEPS, TOTAL, not_wanted};
+use tenure_conformance::java::{Peer, STEPS, TOTAL};
 use tenure_conformance::server_cases;
-use tenure_conformance::trials::Done;
 use tenure_servers::{Cluster, Node};
 
 use crate::{LONG, connect, tell, texts, wait_for, were_quick};
@@ -22,10 +21,7 @@ server_cases! {
     redisson_and_we_count_together_and_lose_no_step Redis;
 }
 
-async fn redisson_and_we_exclude_and_wake_each_other(cluster: &Cluster) -> Result<Done> {
-    if let Some(reason) = not_wanted("redisson") {
-        return Ok(Done::Ignored(reason));
-    }
+async fn redisson_and_we_exclude_and_wake_each_other(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
     let mut java = start(node)?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -53,14 +49,11 @@ async fn redisson_and_we_exclude_and_wake_each_other(cluster: &Cluster) -> Resul
     were_quick(&ours)?;
     // Without a message Redisson would try again at the end of our lease, in 30 s.
     were_quick(&theirs)?;
-    Ok(Done::Well)
+    Ok(())
 }
 
 /// Eight of ours never let the lock free; Redisson gets it all the same, again and again.
-async fn one_of_redissons_among_many_of_ours_is_served(cluster: &Cluster) -> Result<Done> {
-    if let Some(reason) = not_wanted("redisson") {
-        return Ok(Done::Ignored(reason));
-    }
+async fn one_of_redissons_among_many_of_ours_is_served(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
     let mut java = start(node)?;
     let mut tasks = tokio::task::JoinSet::new();
@@ -89,14 +82,11 @@ async fn one_of_redissons_among_many_of_ours_is_served(cluster: &Cluster) -> Res
         }
     }
     println!("Redisson was served after {times:?}");
-    Ok(Done::Well)
+    Ok(())
 }
 
 /// Three threads of Redisson and three tasks of ours each add to one number, in two steps.
-async fn redisson_and_we_count_together_and_lose_no_step(cluster: &Cluster) -> Result<Done> {
-    if let Some(reason) = not_wanted("redisson") {
-        return Ok(Done::Ignored(reason));
-    }
+async fn redisson_and_we_count_together_and_lose_no_step(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
     let mut java = start(node)?;
     tell(node, &["SET", "total", "0"])?;
@@ -116,7 +106,7 @@ async fn redisson_and_we_count_together_and_lose_no_step(cluster: &Cluster) -> R
     java.count_together("k", count).await?;
     let total = texts(node, &["GET", "total"])?.concat();
     ensure!(total == TOTAL.to_string(), "steps were lost: {total} of {TOTAL}");
-    Ok(Done::Well)
+    Ok(())
 }
 
 /// Waits until somebody listens for the lock to become free.

@@ -103,7 +103,7 @@ async fn hand_over(
 }
 
 /// Those who have just subscribed look once more: waits until nobody sends anything.
-async fn until_quiet(node: &Node) -> Result<()> {
+pub(crate) async fn until_quiet(node: &Node) -> Result<()> {
     let look = async {
         let mut last = 0;
         loop {

@@ -1,16 +1,15 @@
 //! Curator itself, in a Java process, on the same locks.
 //!
-//! It needs `java`, `javac`, `mvn` and Maven Central, and is run where it is asked for:
-//! `TENURE_INTEROP=curator cargo test -p tenure-conformance --test zookeeper -- curator::`.
+//! It needs `java`, `javac`, `mvn` and Maven Central:
+//! `cargo test -p tenure-conformance --test zookeeper -- curator::`.
 
 use std::path::Path;
 
 use anyhow::{Result, ensure};
 use tenure::Attempt;
 use tenure_conformance::bench::{soon, until_waiters};
-use tenure_conformance::java::{Peer, STEPS, TOTAL, not_wanted};
+use tenure_conformance::java::{Peer, STEPS, TOTAL};
 use tenure_conformance::server_cases;
-use tenure_conformance::trials::Done;
 use tenure_servers::Cluster;
 
 use crate::{stranger, take, url};
@@ -26,10 +25,7 @@ fn start(cluster: &Cluster) -> Result<Peer> {
 }
 
 /// Ours, theirs, ours: everybody is served in the order of asking.
-async fn curator_and_we_queue_in_one_order(cluster: &Cluster) -> Result<Done> {
-    if let Some(reason) = not_wanted("curator") {
-        return Ok(Done::Ignored(reason));
-    }
+async fn curator_and_we_queue_in_one_order(cluster: &Cluster) -> Result<()> {
     let client = tenure::connect(&url(cluster)).await?;
     let (lock, mut java) = (client.lock("k"), start(cluster)?);
     for _ in 0..5 {
@@ -50,14 +46,11 @@ async fn curator_and_we_queue_in_one_order(cluster: &Cluster) -> Result<Done> {
         java.ask("unlock b /locks/k", "b unlocked").await?;
         soon("our second turn", last).await???.release().await?;
     }
-    Ok(Done::Well)
+    Ok(())
 }
 
 /// Three threads of Curator and three tasks of ours each add to one number, in two steps.
-async fn curator_and_we_count_together(cluster: &Cluster) -> Result<Done> {
-    if let Some(reason) = not_wanted("curator") {
-        return Ok(Done::Ignored(reason));
-    }
+async fn curator_and_we_count_together(cluster: &Cluster) -> Result<()> {
     let client = tenure::connect(&url(cluster)).await?;
     let mut java = start(cluster)?;
     ensure!(stranger(cluster)?.create("/total", "0", 0)?.is_ok());
@@ -82,5 +75,5 @@ async fn curator_and_we_count_together(cluster: &Cluster) -> Result<Done> {
     let (data, _) = zookeeper_client::Client::connect(&hosts).await?.get_data("/total").await?;
     let total = String::from_utf8(data)?;
     ensure!(total == TOTAL.to_string(), "steps were lost: {total} of {TOTAL}");
-    Ok(Done::Well)
+    Ok(())
 }

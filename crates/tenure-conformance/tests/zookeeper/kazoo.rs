@@ -1,7 +1,7 @@
 //! kazoo itself, in a Python process, on the same locks.
 //!
-//! It needs `python3` with pip, and PyPI; kazoo goes into a folder of the build. Where that cannot be
-//! had the case is ignored with the reason, except on CI, where it is a failure.
+//! It needs `python3` with pip, and PyPI; kazoo goes into a folder of the build. Where that cannot
+//! be had the case is ignored with the reason, except on CI, where it is a failure.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

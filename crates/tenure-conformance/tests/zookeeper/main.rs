@@ -6,6 +6,7 @@
 mod curator;
 mod faults;
 mod kazoo;
+mod servers;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use tenure_servers::Cluster;
 use tenure_servers::wire::zookeeper::{Session, four_letters};
 
 fn main() {
-    trials::main(2, &[CASES, curator::CASES, faults::CASES, kazoo::CASES])
+    trials::main(2, &[CASES, curator::CASES, faults::CASES, kazoo::CASES, servers::CASES])
 }
 
 server_cases! {

@@ -133,7 +133,8 @@ fn heard(stage: &Stage<'_>, master: &Node, port: u16) -> Result<()> {
 fn patience(stage: &Stage<'_>, patience: Duration) -> Result<()> {
     let cluster = stage.rig.cluster()?;
     let (url, millis) = (cluster.url(), patience.as_millis().to_string());
-    let name = url.rsplit('/').next().and_then(|rest| rest.split('?').next()).unwrap_or_default();
+    // After the last slash, and before the options.
+    let name = url.split('?').next().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
     for sentinel in cluster.nodes().iter().filter(|node| node.role() == Role::Sentinel) {
         tell(sentinel, &["SENTINEL", "SET", name, "failover-timeout", &millis])?;
     }

@@ -283,7 +283,7 @@ pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "failover-renewed",
         id: "F05",
-        about: "the link is cut while the holder renews; then the master dies, a replica takes over",
+        about: "the holder renews while the link to the replicas is cut; then the master dies",
         needs: Needs::Sentinel,
         lasts: Lasts::Seconds(6),
         play: failover::renewed,

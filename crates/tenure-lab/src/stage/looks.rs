@@ -16,6 +16,11 @@ impl Stage<'_> {
         Ok(self.holding()?.is_some())
     }
 
+    /// Looks once by another URL, which makes the tables that a server has to have.
+    pub(crate) fn prepare(&self, url: &str) -> Result<()> {
+        Observer::open(self.lock, url, &self.key)?.look().map(drop)
+    }
+
     fn holding(&mut self) -> Result<Option<Holding>> {
         let observer = match self.observer.take() {
             Some(observer) => observer,

@@ -1,55 +1,122 @@
-//! Fences in memory: for one resource, and for many.
+//! Fences in memory: around one value, and for many resources by name.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::refused::{Refused, Stale};
 use crate::clock::{Clock, Moment};
 use crate::token::FencingToken;
 
-/// A fence in memory: remembers the highest token and refuses every lower one.
+/// A value of this process behind a fence: only whoever is admitted comes to it, and as long as
+/// that one has it in its hands, nobody else does. So nothing can come between the admission and
+/// the write.
 ///
 /// # Examples
 ///
 /// ```
-/// use tenure::{fence::Fence, FencingToken};
+/// use tenure::{fence::Fenced, FencingToken};
 ///
-/// static FENCE: Fence = Fence::new();
+/// static STOCK: Fenced<u32> = Fenced::new(10);
 ///
 /// let (old, new) = (FencingToken::new(1).unwrap(), FencingToken::new(2).unwrap());
-/// assert!(FENCE.admit(old).is_ok());
-/// assert!(FENCE.admit(new).is_ok());
-/// assert!(FENCE.admit(new).is_ok());
-/// assert_eq!(FENCE.admit(old).unwrap_err().seen(), new);
+/// let n = *STOCK.admit(new)?; // first, before any read
+/// *STOCK.admit(new)? = n - 1; // and again with the write
+/// assert_eq!(STOCK.admit(old).unwrap_err().seen(), new);
+/// # Ok::<(), tenure::fence::Stale>(())
 /// ```
-#[derive(Debug, Default)]
-pub struct Fence(AtomicU64);
+#[derive(Default)]
+pub struct Fenced<T> {
+    inside: Mutex<Inside<T>>,
+}
 
-impl Fence {
-    /// A fence that has seen no token.
-    pub const fn new() -> Fence {
-        Fence(AtomicU64::new(0))
+#[derive(Default)]
+struct Inside<T> {
+    seen: Option<FencingToken>,
+    value: T,
+}
+
+impl<T> Fenced<T> {
+    /// A fence around this value that has seen no token.
+    pub const fn new(value: T) -> Fenced<T> {
+        Fenced { inside: Mutex::new(Inside { seen: None, value }) }
     }
 
-    /// Admits this token, and from now on none below it.
+    /// Admits this token, and from now on none below it. Blocks while another has the value in its
+    /// hands; one that panicked with it is no reason to refuse the next.
     ///
     /// # Errors
     ///
     /// [`Stale`] if a higher token was here before.
-    pub fn admit(&self, token: FencingToken) -> Result<(), Stale> {
-        let seen = self.0.fetch_max(token.get(), Ordering::AcqRel);
-        FencingToken::new(seen).map_or(Ok(()), |seen| Stale::check(token, seen))
+    pub fn admit(&self, token: FencingToken) -> Result<FencedGuard<'_, T>, Stale> {
+        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(seen) = inside.seen {
+            Stale::check(token, seen)?;
+        }
+        inside.seen = Some(token);
+        Ok(FencedGuard(inside))
+    }
+
+    /// The value, without its fence.
+    pub fn into_inner(self) -> T {
+        self.inside.into_inner().unwrap_or_else(PoisonError::into_inner).value
+    }
+}
+
+impl<T> fmt::Debug for Fenced<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fenced").finish_non_exhaustive()
+    }
+}
+
+/// The value of a [`Fenced`], in the hands of one who was admitted. It cannot be kept across an
+/// `await` in a task that is spawned, as with every guard of a mutex: others block for it.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::{fence::{Fenced, FencedGuard}, FencingToken};
+///
+/// let stock = Fenced::new(vec!["apple"]);
+/// let mut guard: FencedGuard<'_, _> = stock.admit(FencingToken::new(7).unwrap())?;
+/// guard.push("pear");
+/// # drop(guard);
+/// # assert_eq!(stock.into_inner(), ["apple", "pear"]);
+/// # Ok::<(), tenure::fence::Stale>(())
+/// ```
+#[must_use = "others are kept out only while this lives"]
+pub struct FencedGuard<'a, T>(MutexGuard<'a, Inside<T>>);
+
+impl<T> Deref for FencedGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+impl<T> DerefMut for FencedGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0.value
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for FencedGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.value.fmt(f)
     }
 }
 
 /// Fences in memory for many resources, by name, with a limit to their number.
 ///
+/// An admission is a [`Turn`]: as long as it lives, nobody else is admitted to that resource. Read
+/// or write while you have it.
+///
 /// A resource that nobody touched for an hour may be forgotten when the room is needed. When there
 /// is none to forget, a new resource is refused: to forget a living one would let a stale holder
-/// in.
+/// in. **All are forgotten when the process ends**, and each process has its own.
 ///
 /// # Examples
 ///
@@ -58,22 +125,34 @@ impl Fence {
 ///
 /// let fences = Fences::new(10_000);
 /// let [old, new] = [1, 2].map(|number| FencingToken::new(number).unwrap());
-/// fences.admit("stock/42", new)?;
+/// let turn = fences.admit("stock/42", new)?;
+/// // Read or write the stock here.
+/// drop(turn);
 /// assert!(matches!(fences.admit("stock/42", old), Err(Refused::Stale(_))));
-/// fences.admit("stock/43", old)?;
+/// drop(fences.admit("stock/43", old)?);
 /// # Ok::<(), Refused<tenure::fence::Full>>(())
 /// ```
 #[derive(Debug)]
 pub struct Fences {
     most: usize,
     keep: Duration,
-    seen: Mutex<HashMap<String, (FencingToken, Moment)>>,
+    table: Mutex<HashMap<String, Row>>,
+    /// Some turn is over.
+    over: Condvar,
+}
+
+#[derive(Debug)]
+struct Row {
+    seen: FencingToken,
+    touched: Moment,
+    /// Somebody has the turn.
+    taken: bool,
 }
 
 impl Fences {
     /// Fences for at most so many resources.
     pub fn new(most: usize) -> Fences {
-        Fences { most, keep: KEEP, seen: Mutex::default() }
+        Fences { most, keep: KEEP, table: Mutex::default(), over: Condvar::new() }
     }
 
     /// How long a resource that nobody touches is remembered at least: an hour, if not said
@@ -84,28 +163,76 @@ impl Fences {
         self
     }
 
-    /// Admits this token for this resource, and from now on none below it.
+    /// Admits this token for this resource, and from now on none below it. Blocks while another has
+    /// its turn there.
     ///
     /// # Errors
     ///
     /// [`Refused::Stale`] if a higher token was here before, [`Refused::Store`] if there is no room
     /// for another resource.
-    pub fn admit(&self, resource: &str, token: FencingToken) -> Result<(), Refused<Full>> {
+    pub fn admit(&self, resource: &str, token: FencingToken) -> Result<Turn<'_>, Refused<Full>> {
+        let mut table = self.table();
+        while table.get(resource).is_some_and(|row| row.taken && row.seen <= token) {
+            table = self.over.wait(table).unwrap_or_else(PoisonError::into_inner);
+        }
         let now = Clock::Boot.now();
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((highest, touched)) = seen.get_mut(resource) {
-            Stale::check(token, *highest)?;
-            (*highest, *touched) = (token, now);
-            return Ok(());
+        if let Some(row) = table.get_mut(resource) {
+            Stale::check(token, row.seen)?;
+            *row = Row { seen: token, touched: now, taken: true };
+        } else {
+            self.make_room(&mut table, now)?;
+            table.insert(resource.to_owned(), Row { seen: token, touched: now, taken: true });
         }
-        if seen.len() >= self.most {
-            seen.retain(|_, (_, touched)| now.since(*touched) < self.keep);
+        Ok(Turn { fences: self, resource: resource.to_owned(), stays_here: PhantomData })
+    }
+
+    fn make_room(&self, table: &mut HashMap<String, Row>, now: Moment) -> Result<(), Full> {
+        if table.len() >= self.most {
+            table.retain(|_, row| row.taken || now.since(row.touched) < self.keep);
         }
-        if seen.len() >= self.most {
-            return Err(Refused::Store(Full { most: self.most }));
+        if table.len() < self.most { Ok(()) } else { Err(Full { most: self.most }) }
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<String, Row>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A turn at a resource of [`Fences`]: nobody else is admitted to it while this lives. It stays on
+/// its thread, as the guard of a mutex does, so that no task can keep it across an `await` for
+/// which others block.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::{fence::{Fences, Turn}, FencingToken};
+///
+/// let fences = Fences::new(10);
+/// let turn: Turn<'_> = fences.admit("stock/42", FencingToken::new(7).unwrap())?;
+/// assert_eq!(turn.resource(), "stock/42");
+/// # Ok::<(), tenure::fence::Refused<tenure::fence::Full>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "others are kept out only while this lives"]
+pub struct Turn<'a> {
+    fences: &'a Fences,
+    resource: String,
+    stays_here: PhantomData<MutexGuard<'a, ()>>,
+}
+
+impl Turn<'_> {
+    /// Of which resource.
+    pub fn resource(&self) -> &str {
+        &self.resource
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let Some(row) = self.fences.table().get_mut(&self.resource) {
+            (row.taken, row.touched) = (false, Clock::Boot.now());
         }
-        seen.insert(resource.to_owned(), (token, now));
-        Ok(())
+        self.fences.over.notify_all();
     }
 }
 
@@ -133,10 +260,19 @@ impl fmt::Display for Full {
 
 impl std::error::Error for Full {}
 
+impl From<Full> for Refused<Full> {
+    fn from(full: Full) -> Refused<Full> {
+        Refused::Store(full)
+    }
+}
+
 const KEEP: Duration = Duration::from_secs(60 * 60);
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
     use super::*;
 
     fn token(number: u64) -> FencingToken {
@@ -146,38 +282,54 @@ mod tests {
     #[test]
     fn a_living_resource_is_not_forgotten_for_a_new_one() {
         let fences = Fences::new(2);
-        fences.admit("a", token(5)).unwrap();
-        fences.admit("b", token(5)).unwrap();
+        drop(fences.admit("a", token(5)).unwrap());
+        drop(fences.admit("b", token(5)).unwrap());
         assert!(matches!(fences.admit("c", token(9)), Err(Refused::Store(_))));
         assert!(fences.admit("a", token(4)).unwrap_err().stale().is_some());
         let fences = fences.keep(Duration::ZERO);
-        fences.admit("c", token(9)).unwrap();
+        // One that somebody has his turn at is kept, however old it is.
+        let turn = fences.admit("a", token(5)).unwrap();
+        drop(fences.admit("c", token(9)).unwrap());
+        drop(turn);
+        assert!(fences.admit("a", token(4)).unwrap_err().stale().is_some());
+    }
+
+    /// Of two that come at once, the value of the one with the higher token is left: the lower one
+    /// writes before it, or not at all.
+    fn race(write: impl Fn(u64, &dyn Fn()) + Sync, left: impl Fn() -> u64) {
+        for number in (1..2000).step_by(2) {
+            let together = Barrier::new(2);
+            thread::scope(|scope| {
+                for token in [number, number + 1] {
+                    let (together, write) = (&together, &write);
+                    scope.spawn(move || {
+                        together.wait();
+                        // Between the admission and the write: the place for the other to slip in.
+                        write(token, &thread::yield_now);
+                    });
+                }
+            });
+            assert_eq!(left(), number + 1);
+        }
     }
 
     #[test]
-    fn of_many_threads_none_gets_in_behind_a_higher_one() {
-        let (fence, admitted) = (Fence::new(), AtomicU64::new(0));
-        let together = &std::sync::Barrier::new(4);
-        let come = &|number: u64| {
-            // Whoever comes after this look is behind it.
-            let before = admitted.load(Ordering::SeqCst);
-            if fence.admit(token(number)).is_ok() {
-                assert!(number >= before, "{number} got in behind {before}");
-                admitted.fetch_max(number, Ordering::SeqCst);
+    fn an_older_value_is_never_written_over_a_newer_one() {
+        let fenced = Fenced::new(0);
+        let write = |number: u64, pause: &dyn Fn()| {
+            if let Ok(mut value) = fenced.admit(token(number)) {
+                pause();
+                *value = number;
             }
         };
-        std::thread::scope(|scope| {
-            for start in 1..=4 {
-                scope.spawn(move || {
-                    together.wait();
-                    for number in (start..400_000).step_by(4) {
-                        come(number);
-                        come(number.saturating_sub(20).max(1));
-                    }
-                });
+        race(write, || fenced.inside.lock().unwrap().value);
+        let (fences, value) = (Fences::new(1), Mutex::new(0));
+        let write = |number: u64, pause: &dyn Fn()| {
+            if let Ok(_turn) = fences.admit("stock", token(number)) {
+                pause();
+                *value.lock().unwrap() = number;
             }
-        });
-        assert_eq!(admitted.into_inner(), 399_999);
-        assert_eq!(fence.admit(token(1)).unwrap_err().seen(), token(399_999));
+        };
+        race(write, || *value.lock().unwrap());
     }
 }

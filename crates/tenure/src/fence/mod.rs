@@ -8,9 +8,14 @@
 //! sees only writes lets a stale write in before the new holder's first, and that one overwrites
 //! it: measured, such a fence still lost up to 14 % of the updates of paused holders.
 //!
+//! **The first contact has to last.** In SQL it is committed before the read (`contact`), or the
+//! read and the write are in the same transaction; in Redis it is on a replica or on the disk
+//! (`admit_durable`). **And the admission is joined to the write**: by a transaction, a script, a
+//! guard or a turn, so that nobody comes in between.
+//!
 //! | resource | fence | cargo feature |
 //! |---|---|---|
-//! | something in this process | [`Fence`], [`Fences`] | none |
+//! | a value of this process | [`Fenced`], [`Fences`] | none |
 //! | a file | [`mod@file`] | none |
 //! | SQL, any client | [`sql`] | none |
 //! | SQLite by rusqlite | `fence::rusqlite` | `fence-rusqlite` |
@@ -23,7 +28,7 @@
 //! lower one is refused, with both numbers in [`Stale`]; the first token of a resource is admitted
 //! whatever it is; and a fence that lost its data knows nothing, as at first use. Tokens of
 //! different keys cannot be compared: give each resource the lock that guards it, and one only.
-//! The page `docs/fencing.md` shows how to fence a resource of another kind.
+//! The page `docs/fencing.md` of the repository shows how to fence a resource of another kind.
 
 pub mod file;
 #[cfg(feature = "fence-http")]
@@ -40,5 +45,5 @@ pub mod sql;
 #[cfg(feature = "fence-tokio-postgres")]
 pub mod tokio_postgres;
 
-pub use memory::{Fence, Fences, Full};
+pub use memory::{Fenced, FencedGuard, Fences, Full, Turn};
 pub use refused::{Refused, Stale};

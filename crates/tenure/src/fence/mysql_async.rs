@@ -3,6 +3,11 @@
 //! Two transactions that are the first ever to touch a resource can meet in a deadlock, which
 //! InnoDB solves by failing one of them: begin again, as with every transaction of InnoDB.
 //!
+//! The table is that of the connection's own database: all who share a resource have to use the
+//! same one, or [`sql::Table::schema`].
+//!
+//! All in one transaction:
+//!
 //! ```no_run
 //! use mysql_async::{prelude::Queryable, TxOpts};
 //! use tenure::{fence, FencingToken};
@@ -17,13 +22,34 @@
 //! tx.commit().await?;
 //! # Ok(()) }
 //! ```
+//!
+//! Or with something between the read and the write:
+//!
+//! ```no_run
+//! use mysql_async::{prelude::Queryable, TxOpts};
+//! use tenure::{fence, FencingToken};
+//!
+//! # async fn example(db: &mut mysql_async::Conn, token: FencingToken)
+//! #     -> Result<(), Box<dyn std::error::Error>> {
+//! fence::mysql_async::contact(db, "stock/42", token).await?; // committed when it returns
+//! let n: Option<i64> = db.query_first("SELECT n FROM stock WHERE item = 42").await?;
+//! let left = n.unwrap_or(0) - 1; // may take its time
+//!
+//! let mut tx = db.start_transaction(TxOpts::default()).await?;
+//! fence::mysql_async::admit(&mut tx, "stock/42", token).await?; // and again with the write
+//! tx.exec_drop("UPDATE stock SET n = ? WHERE item = 42", (left,)).await?;
+//! tx.commit().await?;
+//! # Ok(()) }
+//! ```
 
 use ::mysql_async::prelude::Queryable;
-use ::mysql_async::{Conn, Error, Transaction};
+use ::mysql_async::{Conn, Error, Transaction, TxOpts};
 
 use super::refused::Refused;
 use super::sql::{self, Dialect};
 use crate::token::FencingToken;
+
+const TABLE: sql::Table = sql::Table::new(Dialect::MySql);
 
 /// Makes the table of fences, if it is not there.
 ///
@@ -35,10 +61,45 @@ use crate::token::FencingToken;
 ///
 /// **Not undone.** Dropping the future leaves the statement on its way.
 pub async fn create(connection: &mut Conn) -> Result<(), Error> {
-    connection.query_drop(sql::schema(Dialect::MySql)).await
+    connection.query_drop(TABLE.create()).await
+}
+
+/// The first contact, in a transaction of its own: admits this token for this resource, and from
+/// now on none below it. It is committed when this returns, so that whatever is read afterwards no
+/// stale holder can change any more. A server with `innodb_flush_log_at_trx_commit` below 1 can
+/// still lose it with its power.
+///
+/// # Errors
+///
+/// [`Refused::Stale`] if a higher token was here before, [`Refused::Store`] with what the server
+/// says. Read nothing then.
+///
+/// # Cancel safety
+///
+/// **Not undone.** The token may have been seen; to show it again is safe.
+pub async fn contact(
+    connection: &mut Conn,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
+    let started = connection.start_transaction(TxOpts::default()).await;
+    let mut transaction = started.map_err(Refused::Store)?;
+    match admit(&mut transaction, resource, token).await {
+        Ok(()) => transaction.commit().await.map_err(Refused::Store),
+        Err(refused) => {
+            transaction.rollback().await.map_err(Refused::Store)?;
+            Err(refused)
+        }
+    }
 }
 
 /// Admits this token for this resource in this transaction, and from now on none below it.
+///
+/// **If the transaction is not committed, nothing was fenced**, and what was read in it must not be
+/// used. Where the write comes in a later transaction, begin with [`contact`].
+///
+/// The token stays the connection's `LAST_INSERT_ID()`: ask for that of an insert of your own right
+/// after it.
 ///
 /// # Errors
 ///
@@ -47,8 +108,8 @@ pub async fn create(connection: &mut Conn) -> Result<(), Error> {
 ///
 /// # Cancel safety
 ///
-/// **Not undone.** Dropping the future leaves the statement on its way; dropping the transaction
-/// rolls it back.
+/// **Not undone.** Dropping the future leaves the statement on its way. A transaction that is
+/// dropped is rolled back when its connection is used again or closed; until then others wait.
 pub async fn admit(
     transaction: &mut Transaction<'_>,
     resource: &str,
@@ -59,7 +120,7 @@ pub async fn admit(
 }
 
 /// Deletes the fences that nobody touched for so many whole days; says how many. When that is safe
-/// stands at [`sql::sweep`].
+/// stands at [`sql::Table::sweep`].
 ///
 /// # Errors
 ///
@@ -77,12 +138,12 @@ pub async fn admit(
 /// # Ok(()) }
 /// ```
 pub async fn sweep(connection: &mut Conn, days: u16) -> Result<u64, Error> {
-    connection.exec_drop(sql::sweep(Dialect::MySql), (days,)).await?;
+    connection.exec_drop(TABLE.sweep(), (days,)).await?;
     Ok(connection.affected_rows())
 }
 
 async fn ask(transaction: &mut Transaction<'_>, resource: &str, token: i64) -> Result<i64, Error> {
-    let statement = sql::statement(Dialect::MySql);
+    let statement = TABLE.statement();
     let answer = transaction.exec_iter(statement, (resource, token)).await?;
     let highest = answer.last_insert_id();
     answer.drop_result().await?;

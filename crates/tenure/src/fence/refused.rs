@@ -9,11 +9,11 @@ use crate::token::FencingToken;
 /// # Examples
 ///
 /// ```
-/// use tenure::{fence::Fence, FencingToken};
+/// use tenure::{fence::Fenced, FencingToken};
 ///
-/// let fence = Fence::new();
-/// fence.admit(FencingToken::new(8).unwrap()).unwrap();
-/// let stale = fence.admit(FencingToken::new(7).unwrap()).unwrap_err();
+/// let stock = Fenced::new(10);
+/// *stock.admit(FencingToken::new(8).unwrap()).unwrap() -= 1;
+/// let stale = stock.admit(FencingToken::new(7).unwrap()).unwrap_err();
 /// assert_eq!(stale.to_string(), "token 7 is stale: 8 was here before");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! The fence in PostgreSQL, in a transaction of `tokio_postgres`.
 //!
+//! All in one transaction:
+//!
 //! ```no_run
 //! use tenure::{fence, FencingToken};
 //!
@@ -13,6 +15,24 @@
 //! tx.commit().await?;
 //! # Ok(()) }
 //! ```
+//!
+//! Or with something between the read and the write:
+//!
+//! ```no_run
+//! use tenure::{fence, FencingToken};
+//!
+//! # async fn example(db: &mut tokio_postgres::Client, token: FencingToken)
+//! #     -> Result<(), Box<dyn std::error::Error>> {
+//! fence::tokio_postgres::contact(db, "stock/42", token).await?; // committed when it returns
+//! let row = db.query_one("SELECT n FROM stock WHERE item = 42", &[]).await?;
+//! let left = row.get::<_, i32>(0) - 1; // may take its time
+//!
+//! let tx = db.transaction().await?;
+//! fence::tokio_postgres::admit(&tx, "stock/42", token).await?; // and again with the write
+//! tx.execute("UPDATE stock SET n = $1 WHERE item = 42", &[&left]).await?;
+//! tx.commit().await?;
+//! # Ok(()) }
+//! ```
 
 use ::tokio_postgres::types::{ToSql, Type};
 use ::tokio_postgres::{Client, Error, Transaction};
@@ -21,21 +41,146 @@ use super::refused::Refused;
 use super::sql::{self, Dialect};
 use crate::token::FencingToken;
 
-/// Makes the table of fences, if it is not there.
+/// The table of fences in a schema of one's own. The functions of this module use that in `public`.
+///
+/// All who share a resource have to use the same table, whatever their role and `search_path`.
+///
+/// # Examples
+///
+/// ```no_run
+/// use tenure::{fence::tokio_postgres::Table, FencingToken};
+///
+/// # async fn example(db: &mut tokio_postgres::Client, token: FencingToken)
+/// #     -> Result<(), Box<dyn std::error::Error>> {
+/// let fences = Table::in_schema("shop");
+/// fences.create(db).await?; // once, among the migrations
+/// fences.contact(db, "stock/42", token).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table(sql::Table);
+
+impl Table {
+    /// The one in this schema, which is there already.
+    pub fn in_schema(schema: impl Into<String>) -> Table {
+        Table(sql::Table::new(Dialect::Postgres).schema(schema))
+    }
+
+    /// As the function [`create`], for this table.
+    ///
+    /// # Errors
+    ///
+    /// As for [`create`].
+    ///
+    /// # Cancel safety
+    ///
+    /// **Not undone.** Dropping the future leaves the statement on its way.
+    pub async fn create(&self, client: &Client) -> Result<(), Error> {
+        client.batch_execute(&self.0.create()).await
+    }
+
+    /// As the function [`contact`], for this table.
+    ///
+    /// # Errors
+    ///
+    /// As for [`contact`].
+    ///
+    /// # Cancel safety
+    ///
+    /// **Not undone.** The token may have been seen; to show it again is safe.
+    pub async fn contact(
+        &self,
+        client: &mut Client,
+        resource: &str,
+        token: FencingToken,
+    ) -> Result<(), Refused<Error>> {
+        let transaction = client.transaction().await.map_err(Refused::Store)?;
+        // Raised for this transaction only: see `sql`, on what a first contact has to survive.
+        let statement = format!("{}, {DURABLE}", self.0.statement());
+        show(&transaction, &statement, resource, token).await?;
+        transaction.commit().await.map_err(Refused::Store)
+    }
+
+    /// As the function [`admit`], for this table.
+    ///
+    /// # Errors
+    ///
+    /// As for [`admit`].
+    ///
+    /// # Cancel safety
+    ///
+    /// **Not undone.** Dropping the future leaves the statement on its way; dropping the
+    /// transaction rolls it back.
+    pub async fn admit(
+        &self,
+        transaction: &Transaction<'_>,
+        resource: &str,
+        token: FencingToken,
+    ) -> Result<(), Refused<Error>> {
+        show(transaction, &self.0.statement(), resource, token).await
+    }
+
+    /// As the function [`sweep`], for this table.
+    ///
+    /// # Errors
+    ///
+    /// What PostgreSQL says.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Not undone.** Dropping the future leaves the statement on its way.
+    pub async fn sweep(&self, client: &Client, days: u16) -> Result<u64, Error> {
+        let days = i64::from(days);
+        client.execute_typed(&self.0.sweep(), &[(&days, Type::INT8)]).await
+    }
+}
+
+/// That in `public`.
+const PUBLIC: Table = Table(sql::Table::new(Dialect::Postgres));
+
+/// Makes a commit wait for the disk, where the session would not.
+const DURABLE: &str = "CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') \
+                       THEN set_config('synchronous_commit', 'on', true) END";
+
+/// Makes the table of fences `public.tenure_fence`, if it is not there.
 ///
 /// # Errors
 ///
-/// What PostgreSQL says. Two that make it at the same moment can get in each other's way.
+/// What PostgreSQL says; it refuses if `search_path` shows another table of that name (see
+/// [`sql::Table::create`]). Two that make it at the same moment can get in each other's way.
 ///
 /// # Cancel safety
 ///
 /// **Not undone.** Dropping the future leaves the statement on its way.
 pub async fn create(client: &Client) -> Result<(), Error> {
-    client.batch_execute(sql::schema(Dialect::Postgres)).await
+    PUBLIC.create(client).await
+}
+
+/// The first contact, in a transaction of its own: admits this token for this resource, and from
+/// now on none below it. It is committed and on the disk when this returns, so that whatever is
+/// read afterwards no stale holder can change any more.
+///
+/// # Errors
+///
+/// [`Refused::Stale`] if a higher token was here before, [`Refused::Store`] with what PostgreSQL
+/// says. Read nothing then.
+///
+/// # Cancel safety
+///
+/// **Not undone.** The token may have been seen; to show it again is safe.
+pub async fn contact(
+    client: &mut Client,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
+    PUBLIC.contact(client, resource, token).await
 }
 
 /// Admits this token for this resource in this transaction, and from now on none below it. One
 /// trip, and no prepared statement, so that a pooler may stand between.
+///
+/// **If the transaction is not committed, nothing was fenced**, and what was read in it must not be
+/// used. Where the write comes in a later transaction, begin with [`contact`].
 ///
 /// # Errors
 ///
@@ -51,16 +196,11 @@ pub async fn admit(
     resource: &str,
     token: FencingToken,
 ) -> Result<(), Refused<Error>> {
-    let number = token.as_i64();
-    let values: [(&(dyn ToSql + Sync), Type); 2] = [(&resource, Type::TEXT), (&number, Type::INT8)];
-    let rows = transaction.query_typed(sql::statement(Dialect::Postgres), &values).await;
-    // An upsert with RETURNING answers with one row, or fails. 0 is refused as garbage.
-    let highest = rows.and_then(|rows| rows.first().map_or(Ok(0), |row| row.try_get(0)));
-    sql::judge(token, highest.map_err(Refused::Store)?)
+    PUBLIC.admit(transaction, resource, token).await
 }
 
 /// Deletes the fences that nobody touched for so many whole days; says how many. When that is safe
-/// stands at [`sql::sweep`].
+/// stands at [`sql::Table::sweep`].
 ///
 /// # Errors
 ///
@@ -78,6 +218,19 @@ pub async fn admit(
 /// # Ok(()) }
 /// ```
 pub async fn sweep(client: &Client, days: u16) -> Result<u64, Error> {
-    let days = i64::from(days);
-    client.execute_typed(sql::sweep(Dialect::Postgres), &[(&days, Type::INT8)]).await
+    PUBLIC.sweep(client, days).await
+}
+
+async fn show(
+    transaction: &Transaction<'_>,
+    statement: &str,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
+    let number = token.as_i64();
+    let values: [(&(dyn ToSql + Sync), Type); 2] = [(&resource, Type::TEXT), (&number, Type::INT8)];
+    let rows = transaction.query_typed(statement, &values).await;
+    // An upsert with RETURNING answers with one row, or fails. 0 is refused as garbage.
+    let highest = rows.and_then(|rows| rows.first().map_or(Ok(0), |row| row.try_get(0)));
+    sql::judge(token, highest.map_err(Refused::Store)?)
 }

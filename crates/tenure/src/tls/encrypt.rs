@@ -19,7 +19,10 @@ pub(crate) async fn encrypt(
     tcp: TcpStream,
     protocol: Option<&[u8]>,
 ) -> Result<Box<dyn Stream>> {
-    let mut config = configured::with(tls)?;
+    // Files are read elsewhere than on the client's only thread.
+    let tls = tls.clone();
+    let loaded = tokio::task::spawn_blocking(move || tls.kept.config(&tls)).await;
+    let mut config = (*loaded.map_err(invalid)??).clone();
     config.alpn_protocols.extend(protocol.map(<[u8]>::to_vec));
     let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
     let name = tokio_rustls::rustls::pki_types::ServerName::try_from(host.to_owned());
@@ -38,49 +41,6 @@ pub(crate) async fn encrypt(
     Err(invalid("tenure was built without TLS"))
 }
 
-#[cfg(feature = "tls")]
-mod configured {
-    use std::io::Result;
-    use std::sync::Arc;
-
-    use tokio_rustls::rustls::crypto::ring;
-    use tokio_rustls::rustls::pki_types::pem::PemObject;
-    use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-
-    use super::{Tls, invalid};
-
-    /// Read anew for each connection, so that renewed certificates count.
-    pub(super) fn with(tls: &Tls) -> Result<ClientConfig> {
-        let mut roots = RootCertStore::empty();
-        match &tls.ca {
-            Some(path) => {
-                for certificate in certificates(path)? {
-                    roots.add(certificate).map_err(invalid)?;
-                }
-            }
-            None => {
-                let found = rustls_native_certs::load_native_certs();
-                roots.add_parsable_certificates(found.certs);
-            }
-        }
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(invalid)?
-            .with_root_certificates(roots);
-        let Some((cert, key)) = &tls.identity else { return Ok(config.with_no_client_auth()) };
-        let name = |error| invalid(format!("cannot read the key `{key}`: {error}"));
-        let secret = PrivateKeyDer::from_pem_file(key).map_err(name)?;
-        config.with_client_auth_cert(certificates(cert)?, secret).map_err(invalid)
-    }
-
-    fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>> {
-        let name = |error| invalid(format!("cannot read the certificates in `{path}`: {error}"));
-        let found = CertificateDer::pem_file_iter(path).map_err(name)?;
-        found.collect::<std::result::Result<_, _>>().map_err(name)
-    }
-}
-
-fn invalid(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+pub(super) fn invalid(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::InvalidInput, reason)
 }

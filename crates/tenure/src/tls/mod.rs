@@ -6,6 +6,11 @@
 mod dial;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "postgres", feature = "redis"))]
 mod encrypt;
+#[cfg(all(
+    feature = "tls",
+    any(feature = "consul", feature = "etcd", feature = "postgres", feature = "redis")
+))]
+mod files;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
@@ -23,10 +28,16 @@ pub(crate) struct Tls {
     pub(crate) ca: Option<String>,
     /// Our certificate, and its key.
     pub(crate) identity: Option<(String, String)>,
+    #[cfg(all(
+        feature = "tls",
+        any(feature = "consul", feature = "etcd", feature = "postgres", feature = "redis")
+    ))]
+    kept: files::Kept,
 }
 
 impl Tls {
     /// Takes the options `ca`, `cert` and `key`.
+    #[allow(clippy::needless_update, reason = "there is more in it where a backend encrypts")]
     pub(crate) fn take(options: &mut Options) -> Result<Tls> {
         if !cfg!(feature = "tls") {
             let message = "an encrypted connection needs the cargo feature `tls` of tenure";
@@ -41,7 +52,7 @@ impl Tls {
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
         };
-        Ok(Tls { ca, identity })
+        Ok(Tls { ca, identity, ..Tls::default() })
     }
 
     /// Takes the option `sslmode`, and the files if it asks for encryption. Every value but

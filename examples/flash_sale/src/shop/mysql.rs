@@ -55,11 +55,15 @@ impl Shop for Mysql {
     }
 
     async fn look(&mut self, article: u32, token: Option<FencingToken>) -> Result<Option<i64>> {
-        let Some(mut tx) = self.begin(article, token).await? else { return Ok(None) };
+        if let Some(token) = token {
+            let resource = resource(article);
+            if !admitted(fence::mysql_async::contact(&mut self.0, &resource, token).await)? {
+                return Ok(None);
+            }
+        }
         let sql = "SELECT pieces FROM flash_sale_stock WHERE article = ?";
-        let left: i64 = tx.exec_first(sql, (article,)).await?.context("no such article")?;
-        tx.commit().await?;
-        Ok(Some(left))
+        let left = self.0.exec_first(sql, (article,)).await?;
+        Ok(Some(left.context("no such article")?))
     }
 
     async fn take(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {

@@ -2,14 +2,18 @@
 
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
-use tenure::{FencingToken, fence};
+use tenure::FencingToken;
+use tenure::fence::tokio_postgres::Table;
 use tokio::net::TcpStream;
 use tokio_postgres::config::Host;
 use tokio_postgres::{Client, Config, NoTls, Transaction};
 
 use super::{Shop, admitted, resource};
 
-struct Postgres(Client);
+struct Postgres {
+    db: Client,
+    fences: Table,
+}
 
 pub(super) async fn open(url: &str) -> Result<impl Shop + use<>> {
     let config: Config = url.parse()?;
@@ -19,7 +23,7 @@ pub(super) async fn open(url: &str) -> Result<impl Shop + use<>> {
     let (client, connection) = config.connect_raw(stream, NoTls).await?;
     drop(tokio::spawn(connection));
     client.batch_execute("SET search_path TO flash_sale").await?;
-    Ok(Postgres(client))
+    Ok(Postgres { db: client, fences: Table::in_schema("flash_sale") })
 }
 
 impl Postgres {
@@ -29,10 +33,9 @@ impl Postgres {
         article: u32,
         token: Option<FencingToken>,
     ) -> Result<Option<Transaction<'_>>> {
-        let tx = self.0.transaction().await?;
+        let tx = self.db.transaction().await?;
         let Some(token) = token else { return Ok(Some(tx)) };
-        let admitted =
-            admitted(fence::tokio_postgres::admit(&tx, &resource(article), token).await)?;
+        let admitted = admitted(self.fences.admit(&tx, &resource(article), token).await)?;
         Ok(admitted.then_some(tx))
     }
 }
@@ -43,19 +46,23 @@ impl Shop for Postgres {
         let tables = "DROP SCHEMA IF EXISTS flash_sale CASCADE; CREATE SCHEMA flash_sale;
             CREATE TABLE stock (article bigint PRIMARY KEY, pieces bigint);
             CREATE TABLE orders (article bigint)";
-        self.0.batch_execute(tables).await?;
-        fence::tokio_postgres::create(&self.0).await?;
+        self.db.batch_execute(tables).await?;
+        self.fences.create(&self.db).await?;
         let fill =
             "INSERT INTO stock SELECT article, $2 FROM generate_series(0, $1::bigint) article";
-        self.0.execute(fill, &[&(i64::from(articles) - 1), &pieces]).await?;
+        self.db.execute(fill, &[&(i64::from(articles) - 1), &pieces]).await?;
         Ok(())
     }
 
     async fn look(&mut self, article: u32, token: Option<FencingToken>) -> Result<Option<i64>> {
-        let Some(tx) = self.begin(article, token).await? else { return Ok(None) };
+        if let Some(token) = token {
+            let resource = resource(article);
+            if !admitted(self.fences.contact(&mut self.db, &resource, token).await)? {
+                return Ok(None);
+            }
+        }
         let sql = "SELECT pieces FROM stock WHERE article = $1";
-        let row = tx.query_one(sql, &[&i64::from(article)]).await?;
-        tx.commit().await?;
+        let row = self.db.query_one(sql, &[&i64::from(article)]).await?;
         Ok(Some(row.try_get(0)?))
     }
 
@@ -70,11 +77,11 @@ impl Shop for Postgres {
     }
 
     async fn sold(&mut self) -> Result<u32> {
-        let row = self.0.query_one("SELECT count(*) FROM orders", &[]).await?;
+        let row = self.db.query_one("SELECT count(*) FROM orders", &[]).await?;
         Ok(u32::try_from(row.try_get::<_, i64>(0)?)?)
     }
 
     async fn close(&mut self) -> Result<()> {
-        Ok(self.0.batch_execute("DROP SCHEMA IF EXISTS flash_sale CASCADE").await?)
+        Ok(self.db.batch_execute("DROP SCHEMA IF EXISTS flash_sale CASCADE").await?)
     }
 }

@@ -48,11 +48,13 @@ impl Shop for Sqlite {
     }
 
     async fn look(&mut self, article: u32, token: Option<FencingToken>) -> Result<Option<i64>> {
-        let Some(tx) = self.begin(article, token)? else { return Ok(None) };
+        if let Some(token) = token
+            && !admitted(fence::rusqlite::contact(&mut self.0, &resource(article), token))?
+        {
+            return Ok(None);
+        }
         let sql = "SELECT pieces FROM stock WHERE article = ?1";
-        let left = tx.query_row(sql, [article], |row| row.get(0))?;
-        tx.commit()?;
-        Ok(Some(left))
+        Ok(Some(self.0.query_row(sql, [article], |row| row.get(0))?))
     }
 
     async fn take(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Ready, ready};
 use http::{Method, Request, Response};
 use tenure::FencingToken;
-use tenure::fence::http::{FenceLayer, HEADER};
+use tenure::fence::http::{FenceLayer, HEADER, path};
 use tenure::fence::{Fences, Stale};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -54,7 +54,7 @@ impl Service<Request<String>> for Numbers {
 pub(crate) async fn serve() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
-    let service = FenceLayer::new(Fences::new(1000)).optional().layer(Numbers::default());
+    let service = FenceLayer::new(Fences::new(1000), path).optional().layer(Numbers::default());
     drop(tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let mut service = service.clone();

@@ -51,7 +51,7 @@ pub(crate) async fn prepare(url: &str) -> Result<()> {
 }
 
 /// Sets the refusal apart from what went wrong.
-fn answer<T, E>(result: Result<T, Refused<E>>) -> Answer<T>
+pub(crate) fn answer<T, E>(result: Result<T, Refused<E>>) -> Answer<T>
 where
     E: std::error::Error + Send + Sync + 'static,
 {
@@ -60,4 +60,12 @@ where
         Err(Refused::Stale(stale)) => Ok(Err(stale)),
         Err(other) => Err(other.into()),
     }
+}
+
+/// Whether the fence let the token in.
+pub(crate) fn admitted<T, E>(result: Result<T, Refused<E>>) -> Result<bool>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    Ok(answer(result)?.is_ok())
 }

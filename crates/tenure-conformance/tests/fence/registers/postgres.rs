@@ -41,13 +41,14 @@ pub(crate) async fn connect(url: &str) -> Result<Client> {
 impl Register for Postgres {
     fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Answer<i64>> {
         async move {
-            let tx = self.db.transaction().await?;
-            if let Err(stale) = admit(&tx, &self.name, token).await? {
-                return Ok(Err(stale));
+            if let Some(token) = token {
+                let contact = fence::tokio_postgres::contact(&mut self.db, &self.name, token);
+                if let Err(stale) = answer(contact.await)? {
+                    return Ok(Err(stale));
+                }
             }
-            let row = tx.query_one("SELECT n FROM register WHERE name = $1", &[&self.name]).await?;
-            tx.commit().await?;
-            Ok(Ok(row.get(0)))
+            let sql = "SELECT n FROM register WHERE name = $1";
+            Ok(Ok(self.db.query_one(sql, &[&self.name]).await?.get(0)))
         }
         .boxed()
     }

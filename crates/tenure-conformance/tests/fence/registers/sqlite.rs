@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, TransactionBehavior};
 use tenure::FencingToken;
 use tenure::fence;
 
@@ -37,36 +37,36 @@ fn connect(path: &str) -> Result<Connection> {
 }
 
 impl Sqlite {
-    fn within<T>(
-        &mut self,
-        token: Option<FencingToken>,
-        work: impl FnOnce(&Transaction<'_>, &str) -> rusqlite::Result<T>,
-    ) -> Answer<T> {
+    fn read(&mut self, token: Option<FencingToken>) -> Answer<i64> {
+        if let Some(token) = token
+            && let Err(stale) = answer(fence::rusqlite::contact(&mut self.db, &self.name, token))?
+        {
+            return Ok(Err(stale));
+        }
+        let sql = "SELECT n FROM register WHERE name = ?1";
+        Ok(Ok(self.db.query_row(sql, [&self.name], |row| row.get(0))?))
+    }
+
+    fn write(&mut self, number: i64, token: Option<FencingToken>) -> Answer<()> {
         let tx = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if let Some(token) = token
             && let Err(stale) = answer(fence::rusqlite::admit(&tx, &self.name, token))?
         {
             return Ok(Err(stale));
         }
-        let done = work(&tx, &self.name)?;
+        tx.execute("UPDATE register SET n = ?2 WHERE name = ?1", (&self.name, number))?;
         tx.commit()?;
-        Ok(Ok(done))
+        Ok(Ok(()))
     }
 }
 
 impl Register for Sqlite {
     fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Answer<i64>> {
-        let read = self.within(token, |tx, name| {
-            tx.query_row("SELECT n FROM register WHERE name = ?1", [name], |row| row.get(0))
-        });
-        std::future::ready(read).boxed()
+        std::future::ready(Sqlite::read(self, token)).boxed()
     }
 
     fn write(&mut self, number: i64, token: Option<FencingToken>) -> BoxFuture<'_, Answer<()>> {
-        let write = self.within(token, |tx, name| {
-            tx.execute("UPDATE register SET n = ?2 WHERE name = ?1", (name, number)).map(drop)
-        });
-        std::future::ready(write).boxed()
+        std::future::ready(Sqlite::write(self, number, token)).boxed()
     }
 
     fn spoil(&mut self, fence: Option<&str>) -> BoxFuture<'_, Result<()>> {

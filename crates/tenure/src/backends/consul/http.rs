@@ -206,8 +206,8 @@ impl Drop for Suspect<'_> {
     }
 }
 
-/// Whether the next agent may be asked the same. A write may be, if the agent found no leader, or no
-/// way to it, so that nothing was passed on; what its other errors mean is not known.
+/// Whether the next agent may be asked the same. A write may be, if the agent found no leader, or
+/// no way to it, so that nothing was passed on; what its other errors mean is not known.
 fn is_left(method: &Method, answer: &Answer) -> bool {
     let text = String::from_utf8_lossy(&answer.body);
     let kept = || text.contains("No cluster leader") || text.contains("rpc error getting client");

@@ -196,7 +196,7 @@ mod tests {
             "日本",
             "e\u{301}",
             "\u{1f980}",
-            "\u{a0}",
+            "a\u{a0}b",
             "a/.lock",
             "a/.wait/b",
             "a/.queue",

@@ -95,8 +95,8 @@ impl Inner {
 
     /// The key is not as we wrote it: gone, somebody else's, or written into by a stranger.
     async fn look(&self, claim: &Claim, record: &Record) -> Result<()> {
-        // A stranger's write leaves the key; one that was deleted and made anew is another grant, as
-        // by a late request of a claim that was evicted.
+        // A stranger's write leaves the key; one that was deleted and made anew is another grant,
+        // as by a late request of a claim that was evicted.
         let same = |entry: &Entry| record.token.is_some_and(|token| entry.created <= token.get());
         match self.api.read(&Names::new(&claim.key).lock()).await? {
             Some(entry) if same(&entry) && self.is_ours(&entry, claim.owner, record) => Ok(()),

@@ -83,8 +83,8 @@ impl Inner {
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
-    /// A fixed claim gets no second lease, and others share its session: it is granted with the whole
-    /// ttl, which a renewal after its request gives. `None` if the session is gone.
+    /// A fixed claim gets no second lease, and others share its session: it is granted with the
+    /// whole ttl, which a renewal after its request gives. `None` if the session is gone.
     async fn lengthen(&self, claim: &Claim, grant: Grant, asked: Moment) -> Result<Option<Grant>> {
         let Some(record) = self.table.get(claim.owner) else { return Ok(None) };
         let age = Clock::Boot.now().since(asked);

@@ -1,8 +1,8 @@
 //! etcd: locks between machines, in the layout of etcd's own lock package.
 //!
-//! `wire` and `login` are the way to the servers, `proto` and `ask` what is said there; `session` and `pulse`
-//! keep leases alive, `watch` wakes; `store` is the open client, `take`, `keep`, `hints` and
-//! `people` its verbs. The user's page is `docs/backends/etcd.md`.
+//! `wire` and `login` are the way to the servers, `proto` and `ask` what is said there; `session`
+//! and `pulse` keep leases alive, `watch` wakes; `store` is the open client, `take`, `keep`,
+//! `hints` and `people` its verbs. The user's page is `docs/backends/etcd.md`.
 
 mod ask;
 mod examine;

@@ -46,9 +46,9 @@ impl Store {
         Ok(holdings.collect())
     }
 
-    /// The claims of these locks. Without a path in the URL they may lie anywhere in the key space of
-    /// the server, so that its keys are read page by page, and the values of claims only: those hang
-    /// on leases, other data does not.
+    /// The claims of these locks. Without a path in the URL they may lie anywhere in the key space
+    /// of the server, so that its keys are read page by page, and the values of claims only: those
+    /// hang on leases, other data does not.
     async fn claims(&self, prefix: &[u8], scope: Scope<'_>) -> Result<Vec<(Key, KeyValue)>> {
         let (mut claims, mut from) = (Vec::new(), ask::all(prefix).key);
         loop {
@@ -156,8 +156,8 @@ const TIME_TO_LIVE: Method = Method("/etcdserverpb.Lease/LeaseTimeToLive");
 pub(super) const LOOK: Duration = Duration::from_secs(4);
 /// How many keys are read at a time.
 const PAGE: i64 = 5000;
-/// How many values are read at a time: a value has a megabyte and a half at most, unless the servers
-/// were told otherwise.
+/// How many values are read at a time: a value has a megabyte and a half at most, unless the
+/// servers were told otherwise.
 const VALUES: usize = 40;
 /// A listing asks for the time left of at most so many clients.
 const MOST_LEASES: usize = 200;

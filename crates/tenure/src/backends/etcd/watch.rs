@@ -137,8 +137,8 @@ async fn serve(
                 }
             }
             message = stream.messages.next() => match message {
-                // Refused, and under no number of ours: the token, which a stream shows once when it
-                // is opened, has run out. Every later watch would be refused like this one.
+                // Refused, and under no number of ours: the token, which a stream shows once when
+                // it is opened, has run out. Every later watch would be refused like this one.
                 Some(Ok(answer)) if answer.created && answer.canceled => {
                     wire.forget_token(stream.generation);
                     return if any_begun { AGAIN } else { REFUSED };

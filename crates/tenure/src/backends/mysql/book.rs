@@ -10,16 +10,20 @@
 
 use std::fmt::Write as _;
 
+use super::literals::{Literals, hex, micros, native_name, range};
 use super::options::Kind;
 use crate::backend::{Claim, Scope};
 use crate::key::Key;
 use crate::token::FencingToken;
 
 /// The database's clock: without a zone, and fixed within a statement, which is the safe side.
-const NOW: &str = "UTC_TIMESTAMP(6)";
+pub(super) const NOW: &str = "UTC_TIMESTAMP(6)";
 
 /// The id of the connection that runs the statement: a variable that it was given when it was made.
 pub(super) const HOME: &str = "@tenure_home";
+
+/// When the packet began that runs, as a renewal's statements share it.
+const AT: &str = "CAST(@tenure_at AS DATETIME(6))";
 
 /// How the id of a connection begins that is there for a row lock and nothing else.
 pub(super) const ROW_HOME: &str = "row-";
@@ -29,7 +33,15 @@ pub(super) const ROW_HOME: &str = "row-";
 pub(super) struct Book {
     pub(super) lease: &'static str,
     pub(super) waiter: &'static str,
-    kind: Kind,
+    pub(super) kind: Kind,
+}
+
+/// Who asks.
+pub(super) struct Asker<'a> {
+    /// The bell of the client.
+    pub(super) bell: &'a str,
+    /// The connection that its records end with, as an expression.
+    pub(super) home: &'a str,
 }
 
 impl Book {
@@ -78,25 +90,30 @@ impl Book {
 
     /// Takes a known key that is free and that nobody waits for: one row changed means granted, and
     /// the last insert id is the token.
-    pub(super) fn take_free(&self, claim: &Claim, bell: &str) -> String {
+    pub(super) fn take_free(&self, claim: &Claim, by: &Asker<'_>) -> String {
+        let Asker { bell, home } = by;
         let (lease, over) = (self.lease, self.over(self.lease));
         let Literals { key, owner, until, note } = Literals::of(claim);
         format!(
             "UPDATE {lease} SET owner={owner},token=LAST_INSERT_ID(token+1),until={until},\
-             since={NOW},note={note},home={HOME},bell='{bell}' \
+             since={NOW},note={note},home={home},bell='{bell}' \
              WHERE k={key} AND {over} AND queued=0"
         )
     }
 
     /// Takes a key that may be new, ours, or over, unless somebody waits for it.
-    pub(super) fn take(&self, claim: &Claim, bell: &str) -> String {
+    pub(super) fn take(&self, claim: &Claim, by: &Asker<'_>) -> String {
+        let Asker { bell, home } = by;
         let (lease, waiter) = (self.lease, self.waiter);
         let (over, h_over, w_over) = (self.over(lease), self.over("h"), self.place_over("w"));
         let Literals { key, owner, until, note } = Literals::of(claim);
-        // Assignments run from left to right: those after `owner` see the new one.
+        // Assignments run from left to right: those after `owner` see the new one, and those after
+        // `since` know by it whether this statement has granted. A request that was held up began
+        // with an earlier clock than a renewal that passed it: it must not shorten the lease, nor
+        // take the record away from the connection that has the row lock.
         format!(
             "INSERT INTO {lease} (k,owner,token,until,since,note,home,bell) \
-             SELECT {key},{owner},n+1,{until},{NOW},{note},{HOME},'{bell}' \
+             SELECT {key},{owner},n+1,{until},{NOW},{note},{home},'{bell}' \
              FROM tenure_floor WHERE id=1 \
              AND NOT EXISTS (SELECT 1 FROM {lease} h WHERE h.k={key} AND h.owner<>{owner} \
              AND NOT {h_over}) \
@@ -107,19 +124,21 @@ impl Book {
              note=IF({over} OR {lease}.owner={owner},VALUES(note),{lease}.note),\
              bell=IF({over} OR {lease}.owner={owner},VALUES(bell),{lease}.bell),\
              owner=IF({over},{owner},{lease}.owner),\
-             until=IF({lease}.owner={owner},VALUES(until),{lease}.until),\
-             home=IF({lease}.owner={owner},VALUES(home),{lease}.home);{}",
+             until=IF({lease}.owner={owner},IF({lease}.since={NOW},VALUES(until),\
+             GREATEST({lease}.until,VALUES(until))),{lease}.until),\
+             home=IF({lease}.owner={owner} AND {lease}.since={NOW},VALUES(home),\
+             {lease}.home);{}",
             self.state(claim, "0")
         )
     }
 
     /// Takes, or takes or refreshes a place in the queue; gives the lock to the first living waiter
     /// if it is free.
-    pub(super) fn ask(&self, claim: &Claim, bell: &str) -> String {
+    pub(super) fn ask(&self, claim: &Claim, by: &Asker<'_>) -> String {
         let (waiter, key) = (self.waiter, hex(claim.key.as_str()));
         format!(
             "{queue}DELETE FROM {waiter} WHERE k={key} AND {over};{hand}{state};COMMIT",
-            queue = self.queue_up(claim, bell),
+            queue = self.queue_up(claim, by),
             over = self.place_over(waiter),
             hand = self.hand_over(&key),
             state = self.state(claim, "@tenure_handed"),
@@ -128,14 +147,15 @@ impl Book {
 
     /// Takes or refreshes a place behind others, where a release will hand over: if the state then
     /// says that the lock is free, [`ask`](Book::ask) has to follow.
-    pub(super) fn ask_behind(&self, claim: &Claim, bell: &str) -> String {
-        format!("{}{};COMMIT", self.queue_up(claim, bell), self.state(claim, "0"))
+    pub(super) fn ask_behind(&self, claim: &Claim, by: &Asker<'_>) -> String {
+        format!("{}{};COMMIT", self.queue_up(claim, by), self.state(claim, "0"))
     }
 
     /// Begins a transaction, locks the row of the key, which may have to be made, refreshes the
     /// claim if it holds, and else puts it into the queue. `queued` may be too high for a while; it
     /// is counted again at every hand-over.
-    fn queue_up(&self, claim: &Claim, bell: &str) -> String {
+    fn queue_up(&self, claim: &Claim, by: &Asker<'_>) -> String {
+        let Asker { bell, home } = by;
         let (lease, waiter, over) = (self.lease, self.waiter, self.over(self.lease));
         let Literals { key, owner, until, note } = Literals::of(claim);
         format!(
@@ -144,11 +164,13 @@ impl Book {
              SELECT {key},'',n,'1970-01-02','1970-01-02','','','' FROM tenure_floor WHERE id=1 \
              LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE queued=queued+1,\
              bell=IF({lease}.owner={owner} AND NOT {over},'{bell}',{lease}.bell),\
-             until=IF({lease}.owner={owner} AND NOT {over},{until},{lease}.until);\
+             until=IF({lease}.owner={owner} AND NOT {over},GREATEST({lease}.until,{until}),\
+             {lease}.until);\
              INSERT INTO {waiter} (k,owner,until,since,note,home,bell) \
-             SELECT k,{owner},{until},{NOW},{note},{HOME},'{bell}' FROM {lease} \
+             SELECT k,{owner},{until},{NOW},{note},{home},'{bell}' FROM {lease} \
              WHERE k={key} AND NOT (owner={owner} AND NOT {over}) \
-             ON DUPLICATE KEY UPDATE until=VALUES(until),home=VALUES(home),bell=VALUES(bell);"
+             ON DUPLICATE KEY UPDATE until=GREATEST({waiter}.until,VALUES(until)),\
+             home=VALUES(home),bell=VALUES(bell);"
         )
     }
 
@@ -185,7 +207,7 @@ impl Book {
         let (w_over, key, token) = (self.place_over(waiter), hex(key.as_str()), token.get());
         format!(
             "START TRANSACTION;\
-             SELECT owner,IS_USED_LOCK(CONCAT('tenure:bell:',bell)) FROM {lease} \
+             SELECT owner,IS_USED_LOCK(CONCAT('tenure:bell:',bell)),bell FROM {lease} \
              WHERE k={key} AND token={token} AND NOT {over} FOR UPDATE;\
              UPDATE {lease} SET owner='',until={NOW} \
              WHERE k={key} AND token={token} AND NOT {over};\
@@ -231,27 +253,49 @@ impl Book {
         )
     }
 
-    /// Extends what is held, then tells which of it is: sets of key and owner.
+    /// Extends what is held, then tells which of it is: key, owner, and whether its lease is as
+    /// long as was asked for.
+    ///
+    /// A row that another transaction has locked is passed over, and not waited for: it would fail
+    /// the renewal of all others. An UPDATE cannot do that, also not of rows that a subquery locks;
+    /// an INSERT can, because it has read and locked all rows of its SELECT before it writes. Every
+    /// row is there, so that nothing is inserted.
     pub(super) fn renew(&self, claims: &[Claim]) -> String {
         let lease = self.lease;
-        let over = self.over(lease);
-        let mut until = "CASE owner".to_owned();
+        let (over, l_over) = (self.over(lease), self.over("l"));
+        let (mut until, mut tokens) = (String::new(), String::new());
         let (mut keys, mut owners) = (Vec::new(), Vec::new());
         for claim in claims {
-            let Literals { key, owner, until: end, .. } = Literals::of(claim);
+            let Literals { key, owner, .. } = Literals::of(claim);
+            let ttl = micros(claim.ttl);
             // Writing to a string cannot fail.
-            let _fits = write!(until, " WHEN {owner} THEN {end}");
+            let _fits = write!(until, " WHEN {owner} THEN {AT}+INTERVAL {ttl} MICROSECOND");
+            if let Some(token) = claim.token {
+                let _fits = write!(tokens, " WHEN {owner} THEN {token}");
+            }
             keys.push(key);
             owners.push(owner);
         }
         // In the order of the keys, so that two renewals of one client cannot wait for each other.
         keys.sort();
         let (keys, owners) = (keys.join(","), owners.join(","));
+        // A grant that was evicted is gone, whatever its owner was granted afterwards.
+        let token = |table: &str| match &*tokens {
+            "" => String::new(),
+            _ => format!(" AND {table}.token=CASE {table}.owner{tokens} ELSE {table}.token END"),
+        };
         format!(
-            "UPDATE {lease} SET until={until} ELSE until END \
-             WHERE k IN ({keys}) AND owner IN ({owners}) AND NOT {over};\
-             SELECT k,owner FROM {lease} \
-             WHERE k IN ({keys}) AND owner IN ({owners}) AND NOT {over}"
+            "SET @tenure_at={NOW};\
+             INSERT INTO {lease} (k,owner,token,until,since,note,home,bell) \
+             SELECT l.k,'',0,'1970-01-02','1970-01-02','','','' FROM {lease} l \
+             WHERE l.k IN ({keys}) AND l.owner IN ({owners}){l_token} AND NOT {l_over} \
+             FOR UPDATE SKIP LOCKED \
+             ON DUPLICATE KEY UPDATE until=GREATEST({lease}.until,\
+             CASE {lease}.owner{until} ELSE {lease}.until END);\
+             SELECT k,owner,until>=CASE owner{until} ELSE until END FROM {lease} \
+             WHERE k IN ({keys}) AND owner IN ({owners}){token} AND NOT {over}",
+            l_token = token("l"),
+            token = token(lease),
         )
     }
 
@@ -262,13 +306,13 @@ impl Book {
         format!("UPDATE {lease} SET home='{home}' WHERE k={key} AND owner={owner} AND NOT {over}")
     }
 
-    /// How things are with these keys: key, owner, token, time left, over, waiters.
+    /// How things are with these keys: key, owner, token, time left, over, waiters, time held.
     pub(super) fn look<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> String {
         let (lease, over) = (self.lease, self.over(self.lease));
         let keys: Vec<_> = keys.map(|key| hex(key.as_str())).collect();
         format!(
-            "SELECT k,owner,token,TIMESTAMPDIFF(MICROSECOND,{NOW},until),{over},queued \
-             FROM {lease} WHERE k IN ({})",
+            "SELECT k,owner,token,TIMESTAMPDIFF(MICROSECOND,{NOW},until),{over},queued,\
+             TIMESTAMPDIFF(MICROSECOND,since,{NOW}) FROM {lease} WHERE k IN ({})",
             keys.join(",")
         )
     }
@@ -320,62 +364,6 @@ fn home(table: &str) -> String {
     format!("IS_USED_LOCK(CONCAT('tenure:',{table}.home))")
 }
 
-/// What a claim puts into statements. Everything a user chose is a hexadecimal literal: no quoting
-/// rule, character set or SQL mode can change it.
-struct Literals {
-    key: String,
-    owner: String,
-    until: String,
-    note: String,
-}
-
-impl Literals {
-    fn of(claim: &Claim) -> Literals {
-        Literals {
-            key: hex(claim.key.as_str()),
-            owner: format!("'{}'", claim.owner),
-            until: format!("{NOW}+INTERVAL {} MICROSECOND", claim.ttl.as_micros()),
-            note: hex(claim.note.encode()),
-        }
-    }
-}
-
-/// The keys of a listing. The end of a prefix's range is the prefix with its last byte raised.
-fn range(scope: Scope<'_>) -> String {
-    match scope {
-        Scope::Key(key) => format!("k={}", hex(key.as_str())),
-        Scope::Prefix("") => "TRUE".to_owned(),
-        Scope::Prefix(prefix) => {
-            let mut end = prefix.as_bytes().to_vec();
-            // No byte of UTF-8 is 255.
-            if let Some(last) = end.last_mut() {
-                *last += 1;
-            }
-            format!("k>={} AND k<{}", hex(prefix), hex(end))
-        }
-    }
-}
-
-/// The name of the named lock of a key, as an expression: 47 characters in lower case, which both
-/// servers compare alike. Two keys with one name would only exclude each other. The server keeps
-/// names for all databases together; ours differ by database.
-pub(super) fn native_name(key: &str) -> String {
-    // In hexadecimal, because a key joined to text would have to be text of the same kind.
-    format!("CONCAT('tenure:',LEFT(SHA2(CONCAT(HEX(DATABASE()),'/',HEX({key})),256),40))")
-}
-
-pub(super) fn hex(bytes: impl AsRef<[u8]>) -> String {
-    let bytes = bytes.as_ref();
-    let mut text = String::with_capacity(2 * bytes.len() + 3);
-    text.push_str("X'");
-    for byte in bytes {
-        // Writing to a string cannot fail.
-        let _fits = write!(text, "{byte:02x}");
-    }
-    text.push('\'');
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -388,23 +376,18 @@ mod tests {
         let key = Key::new("'; DROP TABLE x; -- %").unwrap();
         let mut claim = Claim::new(key, Owner::random(), Duration::from_secs(1));
         claim.note = crate::backend::Note::new("n'", "h\\", 1, "DROP");
+        let by = Asker { bell: "b", home: HOME };
         for kind in [Kind::Lease, Kind::Session, Kind::Row] {
             let book = Book::new(kind);
             for sql in [
-                book.take_free(&claim, "b"),
-                book.take(&claim, "b"),
-                book.ask(&claim, "b"),
+                book.take_free(&claim, &by),
+                book.take(&claim, &by),
+                book.ask(&claim, &by),
                 book.release(&claim),
                 book.list(Scope::Prefix("DROP")),
             ] {
                 assert!(!sql.contains("DROP"), "{sql}");
             }
         }
-    }
-
-    #[test]
-    fn a_prefix_ends_before_the_next_one() {
-        assert_eq!(range(Scope::Prefix("a/")), "k>=X'612f' AND k<X'6130'");
-        assert_eq!(range(Scope::Prefix("")), "TRUE");
     }
 }

@@ -43,8 +43,18 @@ fn variables_sql() -> String {
     format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({})", names.join(","))
 }
 
+/// `SKIP LOCKED`, which renewals need, is newer than servers that some still run.
 fn server(variables: &Variables) -> Finding {
-    Finding::good("server", variables.get("version"))
+    let version = variables.get("version");
+    let least = if version.contains("MariaDB") { (10, 6) } else { (8, 0) };
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < least => {
+            Finding::new(Grade::Fault, "server", format!("{version} is too old to renew locks"))
+                .advise("MySQL 8.0 or MariaDB 10.6 are the first that will do")
+        }
+        _ => Finding::good("server", version),
+    }
 }
 
 /// Leases are counted by the server's clock alone; a clock that is wrong is worth knowing, because
@@ -193,3 +203,23 @@ const NAMES: &[&str] = &[
     "max_connections",
     "wait_timeout",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_cannot_skip_locked_rows_is_named() {
+        for (version, grade) in [
+            ("10.11.19-MariaDB-0+deb12u1", Grade::Good),
+            ("10.5.21-MariaDB", Grade::Fault),
+            ("9.7.4-2", Grade::Good),
+            ("8.0.40", Grade::Good),
+            ("5.7.44-log", Grade::Fault),
+            ("strange", Grade::Good),
+        ] {
+            let variables = Variables([("version".to_owned(), version.to_owned())].into());
+            assert_eq!(server(&variables).grade, grade, "{version}");
+        }
+    }
+}

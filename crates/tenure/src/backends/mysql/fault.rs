@@ -25,13 +25,51 @@ pub(super) fn is_clash(error: &Mysql) -> bool {
     matches!(error, Mysql::Server(ServerError { code: 1205 | 1213 | 1020, .. }))
 }
 
-/// Whether the connection is of no use any more: the way to the server is broken, or the server is
-/// about to close it (shutdown, killed, connection killed by an administrator).
+/// Whether a statement waited for a row until its time was over.
+pub(super) fn is_lock_wait(error: &Mysql) -> bool {
+    matches!(error, Mysql::Server(ServerError { code: 1205, .. }))
+}
+
+/// Whether another connection ended the statement by `KILL QUERY`.
+pub(super) fn is_interrupted(error: &Mysql) -> bool {
+    matches!(error, Mysql::Server(ServerError { code: 1317, .. }))
+}
+
+/// Whether the connection is of no use any more: the way to the server is broken, the server is
+/// about to close it (shutdown, killed, connection killed by an administrator), or it takes no
+/// writes. After a failover only a new connection, which looks the name up again, leads to the
+/// primary.
 pub(super) fn is_fatal(error: &Mysql) -> bool {
     match error {
-        Mysql::Server(ServerError { code, .. }) => matches!(code, 1053 | 1152 | 1184 | 1927 | 4031),
+        Mysql::Server(ServerError { code, .. }) => {
+            matches!(code, 1053 | 1152 | 1184 | 1927 | 4031) || takes_no_writes(*code)
+        }
         _ => true,
     }
+}
+
+/// Whether the server has said that it takes no writes.
+pub(super) fn is_demotion(error: &Mysql) -> bool {
+    matches!(error, Mysql::Server(ServerError { code, .. }) if takes_no_writes(*code))
+}
+
+/// Read-only (the server, its transactions, its tables), or not ready as a member of its cluster
+/// (Galera, offline mode, group replication).
+fn takes_no_writes(code: u16) -> bool {
+    matches!(code, 1290 | 1792 | 1836 | 1047 | 3032 | 3100)
+}
+
+/// The server that the URL led to is not the primary.
+pub(super) fn read_only() -> Error {
+    let message = "mysql is read-only, as a replica or a former primary is; the URL has to lead to \
+                   the primary";
+    Error::new(ErrorKind::Unavailable, message)
+}
+
+/// Another transaction has locked the row of a claim, so that it could not be renewed.
+pub(super) fn row_is_locked() -> Error {
+    let message = "another transaction has locked the row of this key in mysql";
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 /// The server could not be reached, or did not let us in.
@@ -79,7 +117,7 @@ fn from_server(error: &ServerError) -> (ErrorKind, String) {
         1146 => {
             (ErrorKind::Invalid, format!("{said}; make it with what `tenure schema mysql` prints"))
         }
-        1290 | 1792 | 1836 => (
+        code if takes_no_writes(code) => (
             ErrorKind::Unavailable,
             format!("mysql takes no writes ({said}); name the primary in the URL"),
         ),
@@ -106,6 +144,7 @@ mod tests {
             (1040, ErrorKind::Unavailable, "no connection left"),
             (1213, ErrorKind::Unavailable, "did not carry it out"),
             (1836, ErrorKind::Unavailable, "primary"),
+            (1047, ErrorKind::Unavailable, "primary"),
             (1064, ErrorKind::Internal, "1064"),
         ] {
             let (message, state) = ("x".to_owned(), "HY000".to_owned());

@@ -1,16 +1,18 @@
 //! The verbs on the tables: take, ask, release, renew, evict, list. In `mode=lease` that is all; in
 //! the other modes it decides whose turn it is.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::book::Book;
+use super::bell;
+use super::book::{Asker, Book, HOME};
 use super::fault;
-use super::link::{Answer, Link};
+use super::link::Link;
+use super::options::Kind;
 use super::state::{self, State};
 use crate::backend::{Claim, Owner, Scope};
 use crate::claim::{Attempt, Busy, Holding};
@@ -22,7 +24,11 @@ use crate::token::FencingToken;
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) book: Book,
-    /// Requests about one key go over one link, so that they stay in order.
+    /// For what never waits for a row: renewals, looks, named locks. In the other modes all records
+    /// of this client end with its connection.
+    main: Link,
+    /// Requests about one key go over one link, so that they stay in order. One that waits for its
+    /// row holds up others there, and no renewal.
     links: Vec<Link>,
     /// The name of this client's bell.
     pub(super) bell: String,
@@ -36,8 +42,13 @@ pub(super) struct Lease {
 enum Standing {
     /// It holds, and others wait.
     Crowded,
-    /// It waits, and so many are before it.
-    Queued(u32),
+    /// It waits.
+    Queued {
+        /// So many are before it.
+        ahead: u32,
+        /// The highest token that it was shown with another owner, or with none.
+        shown: u64,
+    },
 }
 
 /// Somebody got the lock, or lost it, by what we did.
@@ -46,8 +57,51 @@ pub(super) enum Ring {
     Nobody,
     /// A claim of this client.
     Ourselves,
-    /// The client behind this connection.
-    Connection(u64),
+    /// The client that has this bell.
+    Bell(String),
+}
+
+/// What became of a renewal.
+pub(super) struct Renewal {
+    /// The claims that are held.
+    held: HashMap<String, Extended>,
+    /// The connection that carried it out.
+    home: Arc<str>,
+}
+
+struct Extended {
+    /// Whether the lease is as long as was asked for; else its row is locked.
+    whole: bool,
+    /// The connection that said so.
+    home: Arc<str>,
+}
+
+impl Renewal {
+    /// The lease of a claim, or why it has none.
+    pub(super) fn lease(&self, claim: &Claim) -> Result<Duration> {
+        match self.held.get(&claim.owner.to_string()) {
+            Some(Extended { whole: true, .. }) => Ok(claim.ttl),
+            Some(_) => Err(fault::row_is_locked()),
+            None => Err(lost()),
+        }
+    }
+
+    /// The connection that answered for a claim.
+    pub(super) fn home(&self, claim: &Claim) -> &Arc<str> {
+        self.held.get(&claim.owner.to_string()).map_or(&self.home, |extended| &extended.home)
+    }
+
+    fn is_locked(&self, claim: &Claim) -> bool {
+        self.held.get(&claim.owner.to_string()).is_some_and(|extended| !extended.whole)
+    }
+
+    /// Takes down what became of some of the claims, asked once more.
+    fn correct(&mut self, claims: &[Claim], again: Renewal) {
+        for claim in claims {
+            self.held.remove(&claim.owner.to_string());
+        }
+        self.held.extend(again.held);
+    }
 }
 
 /// What an eviction did.
@@ -57,20 +111,39 @@ pub(super) struct Evicted {
 }
 
 impl Lease {
-    pub(super) fn new(book: Book, links: Vec<Link>, bell: String) -> Lease {
-        Lease { book, links, bell, standings: Mutex::default(), crowded: Mutex::default() }
+    /// `links` is not empty.
+    pub(super) fn new(book: Book, main: Link, links: Vec<Link>, bell: String) -> Lease {
+        let (standings, crowded) = (Mutex::default(), Mutex::default());
+        Lease { book, main, links, bell, standings, crowded }
     }
 
-    /// The link for everything that is not about one key.
+    /// The link for everything that waits for no row.
     pub(super) fn main(&self) -> &Link {
-        &self.links[0]
+        &self.main
     }
 
+    /// The link for requests about one key.
     pub(super) fn link(&self, key: &Key) -> &Link {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
-        let links = self.links.len() as u64;
-        &self.links[(hasher.finish() % links) as usize]
+        &self.links[(hasher.finish() % self.links.len() as u64) as usize]
+    }
+
+    /// The link for what may take its time.
+    pub(super) fn patient(&self) -> &Link {
+        &self.links[self.links.len() - 1]
+    }
+
+    /// The connection that records of this client end with, as an expression.
+    async fn home(&self, limit: Duration) -> Result<String> {
+        if self.book.kind == Kind::Lease {
+            return Ok(HOME.to_owned());
+        }
+        let home = match self.main.home() {
+            Some(home) => home,
+            None => self.main.ask("DO 1".to_owned(), limit).await?.home,
+        };
+        Ok(format!("'{home}'"))
     }
 
     /// Whether the short way to a free key is worth a trip.
@@ -79,28 +152,24 @@ impl Lease {
         !crowded && self.standing(claim.owner).is_none()
     }
 
-    /// Takes a known key that is free and that nobody waits for, and in the same trip does what
-    /// `then` says, where `ROW_COUNT()` is 1 if it was taken. The token, if it was.
-    pub(super) async fn take_free(
-        &self,
-        claim: &Claim,
-        then: &str,
-    ) -> Result<(Option<FencingToken>, Answer)> {
-        let sql = format!("{}{then}", self.book.take_free(claim, &self.bell));
-        let answer = self.link(&claim.key).ask(sql, limit(claim.ttl)).await?;
-        let token = answer.last_id.filter(|_| answer.affected == 1).and_then(FencingToken::new);
-        Ok((token, answer))
+    /// Takes a known key that is free and that nobody waits for. The token, if it was.
+    pub(super) async fn take_free(&self, claim: &Claim) -> Result<Option<FencingToken>> {
+        let limit = limit(claim.ttl);
+        let by = &Asker { bell: &self.bell, home: &self.home(limit).await? };
+        let answer = self.link(&claim.key).ask(self.book.take_free(claim, by), limit).await?;
+        Ok(answer.last_id.filter(|_| answer.affected == 1).and_then(FencingToken::new))
     }
 
     /// Takes the key, or says who has it; with `waits` leaves a place in the queue.
     pub(super) async fn take(&self, claim: &Claim) -> Result<(Attempt<FencingToken>, Ring)> {
         let (link, limit) = (self.link(&claim.key), limit(claim.ttl));
-        let mut sql = self.book.take(claim, &self.bell);
+        let by = &Asker { bell: &self.bell, home: &self.home(limit).await? };
+        let mut sql = self.book.take(claim, by);
         if claim.waits {
-            self.standings().entry(claim.owner).or_insert(Standing::Queued(0));
-            sql = self.book.ask(claim, &self.bell);
+            self.standings().entry(claim.owner).or_insert(Standing::Queued { ahead: 0, shown: 0 });
+            sql = self.book.ask(claim, by);
             if self.is_crowded(&claim.key) {
-                let behind = self.book.ask_behind(claim, &self.bell);
+                let behind = self.book.ask_behind(claim, by);
                 let answer = link.ask(behind, limit).await?;
                 let state = answer.last().map(State::read).transpose()?;
                 if let Some(state) = state.filter(|state| !state.over) {
@@ -125,28 +194,26 @@ impl Lease {
             None => {
                 let busy = state.busy(claim);
                 if let Some(ahead) = busy.ahead {
-                    self.standings().insert(claim.owner, Standing::Queued(ahead));
+                    self.is_queued(claim.owner, ahead, state.token);
                 }
                 (Attempt::Busy(busy), self.ring(&state))
             }
         }
     }
 
-    /// Gives back or withdraws, after `before` in the same trip. `true` if it was held until now.
-    pub(super) async fn release(&self, claim: &Claim, before: &str) -> Result<(bool, Ring)> {
+    /// Gives back or withdraws. `true` if it was held until now.
+    pub(super) async fn release(&self, claim: &Claim) -> Result<(bool, Ring)> {
         let (link, limit) = (self.link(&claim.key), limit(claim.ttl));
-        let standing = self.standing(claim.owner);
+        // Before anything can fail: what is known only saves a statement.
+        let standing = self.standings().remove(&claim.owner);
         if standing.is_none() && !claim.doubtful {
-            let alone = self.book.release_alone(claim);
-            let answer =
-                link.ask_once(format!("{before}{alone};SELECT ROW_COUNT()"), limit).await?;
+            let sql = format!("{};SELECT ROW_COUNT()", self.book.release_alone(claim));
+            let answer = link.ask_once(sql, limit).await?;
             if answer.first(0) == Some(1) {
                 return Ok((true, Ring::Nobody));
             }
         }
-        let sql = format!("{before}{}", self.book.release(claim));
-        let answer = link.ask_once(sql, limit).await?;
-        self.standings().remove(&claim.owner);
+        let answer = link.ask_once(self.book.release(claim), limit).await?;
         let was = answer.first::<bool>(0).unwrap_or(false);
         let ring = match answer.last().filter(|_| answer.sets.len() > 1) {
             Some(row) => self.ring(&State::read(row)?),
@@ -155,13 +222,38 @@ impl Lease {
         Ok((was, ring))
     }
 
-    /// Extends what is held; says which claims are, in a set of owners, and what the server said.
-    pub(super) async fn renew(&self, claims: &[Claim]) -> Result<(HashSet<String>, Answer)> {
+    /// Extends what is held. Rows that others have locked are tried again for a little: a lock of
+    /// tenure's own lasts some milliseconds. Nobody has to wait for longer than that for them.
+    pub(super) async fn renew(&self, claims: &[Claim]) -> Result<Renewal> {
         let shortest = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
+        let end = Instant::now() + (shortest / 8).min(LOCKED_MOST);
+        let mut pause = LOCKED_FIRST;
+        let mut renewal = self.renew_once(claims, shortest).await?;
+        loop {
+            let locked = claims.iter().filter(|claim| renewal.is_locked(claim));
+            let locked: Vec<_> = locked.cloned().collect();
+            if locked.is_empty() || Instant::now() + pause > end {
+                return Ok(renewal);
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+            match self.renew_once(&locked, shortest).await {
+                Ok(again) => renewal.correct(&locked, again),
+                // The others have their answer.
+                Err(_unavailable) => return Ok(renewal),
+            }
+        }
+    }
+
+    async fn renew_once(&self, claims: &[Claim], shortest: Duration) -> Result<Renewal> {
         let answer = self.main().ask(self.book.renew(claims), limit(shortest)).await?;
         let rows = answer.sets.last().map(Vec::as_slice).unwrap_or_default();
-        let held = rows.iter().map(|row| state::text(row, 1)).collect::<Result<_>>()?;
-        Ok((held, answer))
+        let extended = |row| {
+            let (whole, home) = (state::value(row, 2)?, answer.home.clone());
+            Ok((state::text(row, 1)?, Extended { whole, home }))
+        };
+        let held = rows.iter().map(extended).collect::<Result<_>>()?;
+        Ok(Renewal { held, home: answer.home.clone() })
     }
 
     pub(super) async fn evict(&self, key: &Key, token: FencingToken) -> Result<Option<Evicted>> {
@@ -169,8 +261,8 @@ impl Lease {
         let [ended, rest @ ..] = &*answer.sets else { return Ok(None) };
         let Some(row) = ended.first() else { return Ok(None) };
         let mut rings = Vec::new();
-        if let Some(connection) = state::value::<Option<u64>>(row, 1)? {
-            rings.push(Ring::Connection(connection));
+        if state::value::<Option<u64>>(row, 1)?.is_some() {
+            rings.push(Ring::Bell(state::text(row, 2)?));
         }
         if let Some(row) = rest.last().and_then(|rows| rows.first()) {
             rings.push(self.ring(&State::read(row)?));
@@ -188,10 +280,8 @@ impl Lease {
 
     /// Wakes who got the lock. `true` if that is one of our own claims.
     pub(super) fn wake(&self, ring: &Ring) -> bool {
-        if let Ring::Connection(id) = ring {
-            // Only the bell that the named lock belongs to was seen under this number. If it has
-            // ended meanwhile, there is nothing under it: numbers are not used twice by one server.
-            self.main().post(format!("KILL QUERY {id}"));
+        if let Ring::Bell(name) = ring {
+            self.main().post(bell::wake_sql(&bell::lock_name(name)));
         }
         *ring == Ring::Ourselves
     }
@@ -200,7 +290,7 @@ impl Lease {
         match state.wake {
             _ if !state.handed => Ring::Nobody,
             _ if state.bell == self.bell => Ring::Ourselves,
-            Some(connection) => Ring::Connection(connection),
+            Some(_connection) => Ring::Bell(state.bell.clone()),
             None => Ring::Nobody,
         }
     }
@@ -220,10 +310,24 @@ impl Lease {
         crowded.insert(key.clone(), Instant::now());
     }
 
+    /// A claim waits behind so many, and was shown this token.
+    pub(super) fn is_queued(&self, owner: Owner, ahead: u32, token: u64) {
+        let shown = token.max(self.shown(owner));
+        self.standings().insert(owner, Standing::Queued { ahead, shown });
+    }
+
     /// How many were before a claim when it last asked.
     pub(super) fn ahead(&self, owner: Owner) -> u32 {
         match self.standing(owner) {
-            Some(Standing::Queued(ahead)) => ahead,
+            Some(Standing::Queued { ahead, .. }) => ahead,
+            Some(Standing::Crowded) | None => 0,
+        }
+    }
+
+    /// The highest token that a claim was shown while it waited: its own grant has a higher one.
+    pub(super) fn shown(&self, owner: Owner) -> u64 {
+        match self.standing(owner) {
+            Some(Standing::Queued { shown, .. }) => shown,
             Some(Standing::Crowded) | None => 0,
         }
     }
@@ -261,6 +365,10 @@ pub(super) fn lost() -> Error {
 /// How long a key that others waited for is taken to be one, and how many are remembered.
 const CROWDED_FOR: Duration = Duration::from_secs(2);
 const CROWDED_MOST: usize = 1000;
+
+/// The first pause before a row that others have locked is tried again, and how long it is tried.
+const LOCKED_FIRST: Duration = Duration::from_millis(2);
+const LOCKED_MOST: Duration = Duration::from_secs(1);
 
 /// How long a question for people may take.
 pub(super) const LOOK: Duration = Duration::from_secs(5);

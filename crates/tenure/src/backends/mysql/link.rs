@@ -69,6 +69,9 @@ pub(super) struct Recipe {
     pub(super) own: bool,
     /// How the ids of its connections begin.
     pub(super) home: &'static str,
+    /// Counts how often one of the client's connections found out that its server takes no writes.
+    /// The others to that server are given up as well, before they show what is past.
+    pub(super) era: Arc<watch::Sender<u64>>,
 }
 
 impl Link {
@@ -76,7 +79,8 @@ impl Link {
     pub(super) fn start(recipe: Recipe, runtime: &tokio::runtime::Handle) -> Link {
         let (jobs, inbox) = mpsc::unbounded_channel();
         let (tell, home) = watch::channel(None);
-        let keeper = Keeper { recipe, conn: None, graves: Vec::new(), tell };
+        let era = recipe.era.subscribe();
+        let keeper = Keeper { recipe, conn: None, graves: Vec::new(), tell, era };
         runtime.spawn(keeper.work(inbox));
         Link { jobs, home }
     }
@@ -128,17 +132,31 @@ struct Keeper {
     /// Connections that were given up, by id: what they may still carry out has to be ended first.
     graves: Vec<Arc<str>>,
     tell: watch::Sender<Option<Arc<str>>>,
+    era: watch::Receiver<u64>,
 }
 
 pub(super) struct Open {
     pub(super) conn: Conn,
     home: Arc<str>,
     used: Instant,
+    /// The era in which it was begun to be made.
+    era: u64,
 }
 
 impl Keeper {
     async fn work(mut self, mut inbox: mpsc::UnboundedReceiver<Job>) {
-        while let Some(job) = inbox.recv().await {
+        loop {
+            let job = tokio::select! {
+                biased;
+                Ok(()) = self.era.changed() => {
+                    self.leave_old_server();
+                    continue;
+                }
+                job = inbox.recv() => match job {
+                    Some(job) => job,
+                    None => break,
+                },
+            };
             // Whoever asked gave up before it began: it asks again, or withdraws.
             if job.reply.as_ref().is_some_and(oneshot::Sender::is_closed) {
                 continue;
@@ -160,9 +178,9 @@ impl Keeper {
     }
 
     async fn serve(&mut self, job: &Job) -> Result<Answer> {
-        let mut again = job.again;
+        let (mut again, started) = (job.again, Instant::now());
         for attempt in 1.. {
-            self.connect().await?;
+            self.connect(if job.again { FRESH } else { FRESH_ONCE }).await?;
             let Some(open) = &mut self.conn else { break };
             let error = match run(&mut open.conn, &job.sql).await {
                 Ok(mut answer) => {
@@ -175,11 +193,16 @@ impl Keeper {
             // A packet that failed in the middle leaves its transaction open.
             let clear = !fault::is_fatal(&error) && open.conn.query_drop("ROLLBACK").await.is_ok();
             if !clear {
+                self.tell_demotion(&error);
                 self.give_up();
                 if !std::mem::take(&mut again) {
                     return Err(doubt(error));
                 }
-            } else if attempt >= ATTEMPTS || !fault::is_clash(&error) {
+            } else if attempt >= ATTEMPTS
+                || !fault::is_clash(&error)
+                || (fault::is_lock_wait(&error) && started.elapsed() + ROW_WAIT > job.limit)
+            {
+                // Waiting for a row once more would end as silence, and cost the connection.
                 return Err(fault::from_mysql(error));
             }
         }
@@ -187,10 +210,10 @@ impl Keeper {
     }
 
     /// Makes sure that there is a connection that lives, and that no old one can act any more.
-    async fn connect(&mut self) -> Result<()> {
+    async fn connect(&mut self, fresh: Duration) -> Result<()> {
         if let Some(open) = &mut self.conn {
             // A server closes what is idle for long: nothing is in doubt if we notice that first.
-            if open.used.elapsed() < FRESH || open.conn.ping().await.is_ok() {
+            if open.used.elapsed() < fresh || open.conn.ping().await.is_ok() {
                 return Ok(());
             }
             self.give_up();
@@ -203,6 +226,27 @@ impl Keeper {
         self.tell.send_replace(Some(open.home.clone()));
         self.conn = Some(open);
         Ok(())
+    }
+
+    /// Tells the client's other connections that the server takes no writes, unless one of them did
+    /// so after this one was made.
+    fn tell_demotion(&self, error: &mysql_async::Error) {
+        let made = self.conn.as_ref().map(|open| open.era);
+        if fault::is_demotion(error) {
+            self.recipe.era.send_if_modified(|era| {
+                let first = made == Some(*era);
+                *era += u64::from(first);
+                first
+            });
+        }
+    }
+
+    /// Drops a connection that was made before another one found its server demoted.
+    fn leave_old_server(&mut self) {
+        let now = *self.era.borrow();
+        if self.conn.as_ref().is_some_and(|open| open.era < now) {
+            self.give_up();
+        }
     }
 
     /// Drops the connection: whatever it was carrying out is in doubt.
@@ -218,14 +262,22 @@ impl Keeper {
 
 /// Connects, sets the session up, and takes the connection's own named lock.
 pub(super) async fn open(recipe: &Recipe) -> Result<Open> {
+    let era = *recipe.era.borrow();
     let mut conn =
         Conn::new(recipe.opts.clone()).await.map_err(|error| fault::at(&recipe.opts, error))?;
     let home = Uuid::new_v4().simple().to_string();
     let home: Arc<str> = format!("{}{}", recipe.home, &home[recipe.home.len()..]).into();
     let name = lock_name(&home);
-    let take = format!("SET @tenure_home='{home}';SELECT GET_LOCK('{name}',0),CONNECTION_ID()");
+    let take = format!(
+        "SET @tenure_home='{home}';SELECT GET_LOCK('{name}',0),CONNECTION_ID(),\
+         CONCAT(@@global.read_only),CONCAT(@@global.innodb_read_only)"
+    );
     let setup = format!("{SETUP};{take}");
     let took = run(&mut conn, &setup).await.map_err(fault::from_mysql)?;
+    if [2, 3].iter().any(|column| is_on(took.first(*column))) {
+        drop(tokio::time::timeout(FAREWELL, conn.disconnect()).await);
+        return Err(fault::read_only());
+    }
     if recipe.own {
         let look = format!("SELECT IS_USED_LOCK('{name}'), CONNECTION_ID()");
         let seen: Option<(Option<u64>, u64)> =
@@ -235,7 +287,7 @@ pub(super) async fn open(recipe: &Recipe) -> Result<Open> {
             return Err(pooled());
         }
     }
-    Ok(Open { conn, home, used: Instant::now() })
+    Ok(Open { conn, home, used: Instant::now(), era })
 }
 
 /// Ends the connection that holds a named lock of ours; returns when the server has forgotten it.
@@ -276,6 +328,11 @@ async fn run(conn: &mut Conn, sql: &str) -> mysql_async::Result<Answer> {
     }
 }
 
+/// A switch of the server, which is a number or a word.
+fn is_on(value: Option<String>) -> bool {
+    value.is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("off"))
+}
+
 /// The name of the lock that a connection holds as long as it lives.
 pub(super) fn lock_name(home: &str) -> String {
     format!("tenure:{home}")
@@ -307,9 +364,13 @@ const SETUP: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;\
     idle_readonly_transaction_timeout=0,max_statement_time=0 */\
     /*!50708 ,max_execution_time=0 */";
 
+/// How long a statement waits for a row, with a little for the way; see [`SETUP`].
+const ROW_WAIT: Duration = Duration::from_millis(2300);
 /// How often a packet is repeated that was rolled back because of others.
 const ATTEMPTS: u32 = 8;
-/// A connection that was used so recently need not be looked at before it is used again.
+/// A connection that was used so recently need not be looked at before it is used again: for what
+/// can be repeated, and for what cannot.
 const FRESH: Duration = Duration::from_secs(20);
+const FRESH_ONCE: Duration = Duration::from_secs(1);
 /// How long saying goodbye may take.
-const FAREWELL: Duration = Duration::from_secs(1);
+pub(super) const FAREWELL: Duration = Duration::from_secs(1);

@@ -2,9 +2,9 @@
 //! a transaction.
 //!
 //! `options` reads the URL, `link` keeps one connection, `schema` makes the tables; `book` has the
-//! statements and `lease` the verbs on them, `session` and `row` add the server's own locks; `wait`
-//! and `bell` wake who waits, `sweep` removes what is old, `examine` looks at the server. The
-//! user's page is `docs/backends/mysql.md`.
+//! statements, made of `literals`, and `lease` the verbs on them; `session` and `row` add the
+//! server's own locks; `wait` and `bell` wake who waits, `sweep` removes what is old, `examine`
+//! looks at the server. The user's page is `docs/backends/mysql.md`.
 
 mod bell;
 mod book;
@@ -12,6 +12,7 @@ mod examine;
 mod fault;
 mod lease;
 mod link;
+mod literals;
 mod options;
 mod row;
 mod schema;
@@ -49,13 +50,13 @@ pub use schema::SCHEMA;
 pub(crate) async fn open(options: Options) -> Result<Mysql> {
     let settings = Settings::take(options)?;
     let runtime = tokio::runtime::Handle::current();
-    let recipe =
-        Recipe { opts: settings.opts.clone(), own: settings.kind != Kind::Lease, home: "" };
-    // What hangs on a connection cannot be spread over several.
-    let count = if settings.kind == Kind::Lease { settings.connections } else { 1 };
+    let own = settings.kind != Kind::Lease;
+    let recipe = Recipe { opts: settings.opts.clone(), own, home: "", era: Arc::default() };
+    let count = if own { 1 } else { settings.connections };
+    let main = Link::start(recipe.clone(), &runtime);
     let links = (0..count).map(|_| Link::start(recipe.clone(), &runtime)).collect();
     let bell = Uuid::new_v4().simple().to_string();
-    let lease = Arc::new(Lease::new(Book::new(settings.kind), links, bell));
+    let lease = Arc::new(Lease::new(Book::new(settings.kind), main, links, bell));
     schema::prepare(lease.main(), settings.kind).await?;
     if let Some(every) = settings.sweep {
         runtime.spawn(sweep::run(Arc::downgrade(&lease), settings.kind, every));
@@ -106,10 +107,26 @@ struct Opened {
 enum Turn {
     /// That of the claim; the server's own lock is still to be taken.
     Here(FencingToken),
-    /// That of the claim; the server's own lock was tried for, with this outcome.
-    Taken(Option<FencingToken>),
     /// Somebody else's.
     Others(Busy),
+}
+
+/// What became of going for the server's own lock.
+enum Taken {
+    /// The claim has it.
+    Granted(FencingToken),
+    /// The claim has had the turn for so long, and another has not let go of the lock yet: a holder
+    /// that was evicted, or a foreign client.
+    Blocked(Duration),
+    /// The turn was over before.
+    NotOurTurn,
+}
+
+impl Taken {
+    /// Another claim of this client has it, and will learn soon that its turn is over.
+    fn by_sibling() -> Taken {
+        Taken::Blocked(SIBLING)
+    }
 }
 
 /// What holds the lock beside the tables.
@@ -148,18 +165,10 @@ impl Mysql {
 
     /// Finds out whether it is a claim's turn: by the short way if the key may be free.
     async fn take_turn(&self, claim: &Claim) -> Result<Turn> {
-        if self.lease().may_be_free(claim) {
-            let turn = match &self.opened.native {
-                Native::Session(session) => {
-                    session.take_free(self.lease(), claim).await?.map(Turn::Taken)
-                }
-                Native::None | Native::Row(_) => {
-                    self.lease().take_free(claim, "").await?.0.map(Turn::Here)
-                }
-            };
-            if let Some(turn) = turn {
-                return Ok(turn);
-            }
+        if self.lease().may_be_free(claim)
+            && let Some(token) = self.lease().take_free(claim).await?
+        {
+            return Ok(Turn::Here(token));
         }
         let (attempt, ring) = self.lease().take(claim).await?;
         self.wake(&ring);
@@ -170,13 +179,9 @@ impl Mysql {
     }
 
     /// Takes the server's own lock for a claim whose turn it is.
-    async fn take_native(
-        &self,
-        claim: &Claim,
-        token: FencingToken,
-    ) -> Result<Option<FencingToken>> {
+    async fn take_native(&self, claim: &Claim, token: FencingToken) -> Result<Taken> {
         match &self.opened.native {
-            Native::None => Ok(Some(token)),
+            Native::None => Ok(Taken::Granted(token)),
             Native::Session(session) => session.take(self.lease(), claim).await,
             Native::Row(rows) => rows.take(self.lease(), claim, token).await,
         }
@@ -212,17 +217,17 @@ impl Backend for Mysql {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        let token = match self.take_turn(claim).await? {
+        let taken = match self.take_turn(claim).await? {
             Turn::Here(token) => self.take_native(claim, token).await?,
-            Turn::Taken(token) => token,
             Turn::Others(busy) => return Ok(Attempt::Busy(busy)),
         };
-        Ok(match token {
-            Some(token) => Attempt::Granted(Grant::new(token, claim.ttl)),
-            None => {
-                // It is our turn, but whoever had the lock has not let go of it yet.
+        Ok(match taken {
+            Taken::Granted(token) => Attempt::Granted(Grant::new(token, claim.ttl)),
+            // The turn stays ours while we ask; `until_free` goes for the lock again.
+            Taken::Blocked(_) => Attempt::Busy(Busy::new(claim.key.clone())),
+            Taken::NotOurTurn => {
                 let mut busy = Busy::new(claim.key.clone());
-                busy.retry_after = Some(NATIVE_RETRY);
+                busy.retry_after = Some(NATIVE_FIRST);
                 Attempt::Busy(busy)
             }
         })
@@ -233,13 +238,7 @@ impl Backend for Mysql {
             Native::Session(session) => session.renew(self.lease(), claims).await,
             Native::Row(rows) => rows.renew(self.lease(), claims).await,
             Native::None => match self.lease().renew(claims).await {
-                Ok((held, _)) => {
-                    let answer = |claim: &Claim| match held.contains(&claim.owner.to_string()) {
-                        true => Ok(claim.ttl),
-                        false => Err(lease::lost()),
-                    };
-                    claims.iter().map(answer).collect()
-                }
+                Ok(renewal) => claims.iter().map(|claim| renewal.lease(claim)).collect(),
                 Err(error) => vec![Err(error); claims.len()],
             },
         }
@@ -247,13 +246,13 @@ impl Backend for Mysql {
 
     async fn release(&self, claim: &Claim) -> Result<bool> {
         let released = match &self.opened.native {
-            Native::None => self.lease().release(claim, "").await,
+            Native::None => self.lease().release(claim).await,
             Native::Session(session) => session.release(self.lease(), claim).await,
             Native::Row(rows) => {
                 // Over two connections, so side by side: who is next finds the row free, or tries
                 // again a little later.
                 let end = rows.end(&claim.key, claim.owner, claim.ttl);
-                tokio::join!(self.lease().release(claim, ""), end).0
+                tokio::join!(self.lease().release(claim), end).0
             }
         };
         let (was, ring) = released?;
@@ -262,11 +261,20 @@ impl Backend for Mysql {
     }
 
     /// A turn that came while we waited is made a grant here: the core asks again, or withdraws,
-    /// whatever becomes of it.
+    /// whatever becomes of it. The server's own lock is gone for again and again, ever later the
+    /// longer it is our turn: an evicted holder lets go in milliseconds, a foreign client perhaps
+    /// never.
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
         let turn = self.opened.waits.until(&self.opened.ways, claim, End::Free).await?;
-        let token = self.take_native(claim, turn.token).await.ok().flatten()?;
-        Some(Grant::new(token, turn.ttl))
+        loop {
+            match self.take_native(claim, turn.token).await.ok()? {
+                Taken::Granted(token) => return Some(Grant::new(token, turn.ttl)),
+                Taken::Blocked(age) => {
+                    tokio::time::sleep(age.clamp(NATIVE_FIRST, NATIVE_MOST)).await;
+                }
+                Taken::NotOurTurn => return None,
+            }
+        }
     }
 
     /// In `mode=lease` an eviction shows at the next renewal: a bell for every holder would double
@@ -308,5 +316,8 @@ impl Backend for Mysql {
 
 /// A take is a millisecond; a busy server may need some tens of them.
 const MIN_TTL: Duration = Duration::from_millis(50);
-/// When to try again for a lock whose holder was evicted or is being ended.
-const NATIVE_RETRY: Duration = Duration::from_millis(20);
+/// When to try again for a lock whose holder was evicted or is being ended, and how often at least.
+const NATIVE_FIRST: Duration = Duration::from_millis(20);
+const NATIVE_MOST: Duration = Duration::from_secs(1);
+/// When to try again for what another claim of the same client has.
+const SIBLING: Duration = Duration::from_millis(100);

@@ -135,7 +135,8 @@ fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// Two let a take pass while another waits for a row; more bring little on one primary.
+/// Two let a take pass while another waits for a row; more bring little on one primary. One more is
+/// for renewals and looks.
 const LEASE_CONNECTIONS: usize = 2;
 /// A transaction each: the most row locks that a client holds at once.
 const ROW_CONNECTIONS: usize = 16;

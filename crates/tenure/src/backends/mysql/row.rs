@@ -5,9 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::book::{ROW_HOME, hex};
+use super::Taken;
+use super::book::ROW_HOME;
 use super::lease::{self, Lease};
 use super::link::{Answer, Link, Recipe};
+use super::literals::hex;
 use super::session::{NO_LOCKS, whole_seconds};
 use super::state::Seen;
 use crate::backend::{Claim, Owner};
@@ -45,61 +47,65 @@ impl Rows {
         Rows { recipe, runtime, most, desk: Mutex::default() }
     }
 
-    /// Locks the row for a claim whose turn it is. `None` if somebody else has it, or the turn was
-    /// over before.
+    /// Locks the row for a claim whose turn it is.
     pub(super) async fn take(
         &self,
         lease: &Lease,
         claim: &Claim,
         token: FencingToken,
-    ) -> Result<Option<FencingToken>> {
-        let Some(hold) = self.begin(claim)? else { return Ok(None) };
+    ) -> Result<Taken> {
+        let Some(hold) = self.begin(claim)? else { return Ok(Taken::by_sibling()) };
         if self.lives(&hold, claim.ttl).await? {
-            return Ok(Some(token));
+            return Ok(Taken::Granted(token));
         }
         let (locked, answer) = self.lock(lease, claim, &hold.link).await?;
         let seen = answer.sets.get(2).and_then(|rows| rows.first()).map(Seen::read).transpose()?;
         let mine = seen.filter(|seen| !seen.over && seen.owner == claim.owner.to_string());
-        if let Some(token) = mine.and_then(|seen| seen.token).filter(|_| locked) {
-            // From now on the record ends with the connection that has the row lock. Nobody waits
-            // for that: if the turn is over meanwhile, the next renewal says so.
-            lease.link(&claim.key).post(lease.book.set_home(claim, &answer.home));
-            if let Some(hold) = self.desk().holds.get_mut(&claim.key) {
-                hold.home = Some(answer.home);
-            }
-            return Ok(Some(token));
+        if let Some(token) = mine.as_ref().and_then(|seen| seen.token).filter(|_| locked)
+            && self.is_taken(claim, &answer.home)
+        {
+            // From now on the record ends with the connection that has the row lock. If that fails,
+            // or the turn is over meanwhile, the next renewal says what is so.
+            let set_home = lease.book.set_home(claim, &answer.home);
+            drop(lease.link(&claim.key).ask(set_home, lease::limit(claim.ttl)).await);
+            return Ok(Taken::Granted(token));
         }
         self.end(&claim.key, claim.owner, claim.ttl).await;
-        Ok(None)
+        Ok(mine.map_or(Taken::NotOurTurn, |seen| Taken::Blocked(seen.held_for)))
     }
 
-    /// Ends the transaction of a claim, if it has one.
-    pub(super) async fn end(&self, key: &Key, owner: Owner, ttl: Duration) {
-        let hold = {
-            let desk = self.desk();
-            desk.holds.get(key).filter(|hold| hold.owner == owner).cloned()
-        };
-        let Some(hold) = hold else { return };
-        let confirmed = hold.link.ask_once(end_sql(), lease::limit(ttl)).await.is_ok();
+    /// Notes which connection has the row lock. `false` if the claim has given it up meanwhile.
+    fn is_taken(&self, claim: &Claim, home: &Arc<str>) -> bool {
         let mut desk = self.desk();
-        if desk.holds.get(key).is_some_and(|hold| hold.owner == owner) {
-            desk.holds.remove(key);
-            // An end that was not confirmed closes the connection, which ends the transaction too.
-            if confirmed {
-                desk.idle.push(hold.link);
-            }
+        match desk.holds.get_mut(&claim.key).filter(|hold| hold.owner == claim.owner) {
+            Some(hold) => hold.home = Some(home.clone()),
+            None => return false,
         }
+        true
+    }
+
+    /// Ends the transaction of a claim, if it has one. The claim has nothing to do with it from the
+    /// first moment on, whatever becomes of the request: an end that is not confirmed, or not
+    /// waited for, closes the connection, which ends the transaction too.
+    pub(super) async fn end(&self, key: &Key, owner: Owner, ttl: Duration) {
+        let Some(hold) = self.remove(key, owner) else { return };
+        if hold.link.ask_once(end_sql(), lease::limit(ttl)).await.is_ok() {
+            self.desk().idle.push(hold.link);
+        }
+    }
+
+    fn remove(&self, key: &Key, owner: Owner) -> Option<Hold> {
+        let mut desk = self.desk();
+        desk.holds.get(key).filter(|hold| hold.owner == owner)?;
+        desk.holds.remove(key)
     }
 
     /// Ends the transaction of a claim that is lost, and does not wait for it: its holder has to
     /// know before anybody else can have the row.
     fn let_go(&self, claim: &Claim) {
-        let mut desk = self.desk();
-        if desk.holds.get(&claim.key).is_some_and(|hold| hold.owner == claim.owner)
-            && let Some(hold) = desk.holds.remove(&claim.key)
-        {
+        if let Some(hold) = self.remove(&claim.key, claim.owner) {
             hold.link.post(end_sql());
-            desk.idle.push(hold.link);
+            self.desk().idle.push(hold.link);
         }
     }
 
@@ -119,17 +125,16 @@ impl Rows {
             }
         });
         let alive = futures_util::future::join_all(alive).await;
-        let held = match lease.renew(claims).await {
-            Ok((held, _)) => held,
+        let renewal = match lease.renew(claims).await {
+            Ok(renewal) => renewal,
             Err(error) => return vec![Err(error); claims.len()],
         };
         let mut answers = Vec::with_capacity(claims.len());
         for (claim, alive) in claims.iter().zip(alive) {
-            let held = held.contains(&claim.owner.to_string());
             let answer = match alive {
-                Ok(Some(true)) if held => Ok(claim.ttl),
+                Ok(Some(true)) => renewal.lease(claim),
                 Ok(Some(false)) => Err(Error::gone(LostReason::SessionGone)),
-                Ok(_) => Err(lease::lost()),
+                Ok(None) => Err(lease::lost()),
                 Err(doubt) => Err(doubt),
             };
             if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost) {

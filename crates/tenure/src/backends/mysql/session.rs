@@ -8,17 +8,22 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::book::{hex, native_name};
-use super::lease::{self, Lease, Ring};
+use super::Taken;
+use super::book::HOME;
+use super::lease::{Lease, Ring, limit};
 use super::link::Answer;
+use super::literals::{hex, native_name};
 use super::state::Seen;
 use crate::backend::{Claim, Owner};
 use crate::claim::LostReason;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
-use crate::token::FencingToken;
 
 /// The named locks of one client.
+///
+/// An entry is made before the request is sent and removed before the release is. It counts for
+/// other claims of this client only as long as the connection lives that has the lock: what became
+/// of a request in an outage does not matter then, because nothing outlives a connection.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     holds: Mutex<HashMap<Key, Hold>>,
@@ -33,95 +38,68 @@ struct Hold {
 }
 
 impl Session {
-    /// Takes the named lock for a claim whose turn it is. `None` if somebody else has it, or the
-    /// turn was over before.
-    pub(super) async fn take(&self, lease: &Lease, claim: &Claim) -> Result<Option<FencingToken>> {
-        if !self.begin(claim) {
-            return Ok(None);
+    /// Takes the named lock for a claim whose turn it is.
+    pub(super) async fn take(&self, lease: &Lease, claim: &Claim) -> Result<Taken> {
+        if !self.begin(lease, claim) {
+            return Ok(Taken::by_sibling());
         }
-        let sql = self.take_sql(lease, claim, "TRUE");
-        let answer = lease.link(&claim.key).ask(sql, lease::limit(claim.ttl)).await?;
+        let sql = self.take_sql(lease, claim);
+        let answer = lease.main().ask(sql, limit(claim.ttl)).await?;
         self.settle(lease, claim, answer)
     }
 
-    /// Takes the turn of a free key and the named lock in one trip. `None` if the key is not free;
-    /// `Some(None)` if it is our turn, but somebody else has the lock.
-    pub(super) async fn take_free(
-        &self,
-        lease: &Lease,
-        claim: &Claim,
-    ) -> Result<Option<Option<FencingToken>>> {
-        if !self.begin(claim) {
-            return Ok(None);
-        }
-        let then = self.take_sql(lease, claim, "ROW_COUNT()=1");
-        let (turn, answer) = lease.take_free(claim, &format!(";{then}")).await?;
-        if turn.is_none() {
-            // A claim that has the lock already and asks again keeps it.
-            if self.home(claim).is_none() {
-                self.released(&claim.key, claim.owner);
-            }
-            return Ok(None);
-        }
-        self.settle(lease, claim, answer).map(Some)
-    }
-
-    /// Tries for the lock if the condition holds. The record is read after that: whoever had a
-    /// later turn and the lock would show in it.
-    fn take_sql(&self, lease: &Lease, claim: &Claim, condition: &str) -> String {
+    /// Goes for the lock, without waiting. The record is read after that: whoever had a later turn
+    /// and the lock would show in it.
+    fn take_sql(&self, lease: &Lease, claim: &Claim) -> String {
         let (name, idle) = (lock_name(&claim.key), self.idle_limit());
         let look = lease.book.look(std::iter::once(&claim.key));
         format!(
-            "SELECT IF({condition},\
-             IF(IS_USED_LOCK({name})<=>CONNECTION_ID(),1,GET_LOCK({name},0)),0);\
+            "SELECT IF(IS_USED_LOCK({name})<=>CONNECTION_ID(),1,GET_LOCK({name},0));\
              SET SESSION wait_timeout={idle};{look}"
         )
     }
 
     /// Makes the server's answer a hold, or gives back what is of no use.
-    fn settle(&self, lease: &Lease, claim: &Claim, answer: Answer) -> Result<Option<FencingToken>> {
+    fn settle(&self, lease: &Lease, claim: &Claim, answer: Answer) -> Result<Taken> {
         let got = answer.first(0) == Some(1);
         let seen = answer.sets.get(1).and_then(|rows| rows.first()).map(Seen::read).transpose()?;
         let mine = seen.filter(|seen| !seen.over && seen.owner == claim.owner.to_string());
-        match mine.and_then(|seen| seen.token).filter(|_| got) {
-            Some(token) => {
-                if let Some(hold) = self.holds().get_mut(&claim.key) {
-                    hold.home = Some(answer.home);
-                }
-                Ok(Some(token))
-            }
-            None => {
-                if got {
-                    let name = lock_name(&claim.key);
-                    lease.link(&claim.key).post(format!("DO RELEASE_LOCK({name})"));
-                }
-                self.released(&claim.key, claim.owner);
-                Ok(None)
-            }
+        if let Some(token) = mine.as_ref().and_then(|seen| seen.token).filter(|_| got)
+            && self.is_taken(claim, answer.home)
+        {
+            return Ok(Taken::Granted(token));
         }
+        if got {
+            lease.main().post(unlock_sql(lease, &claim.key, claim.owner));
+        }
+        self.forget(&claim.key, claim.owner);
+        Ok(mine.map_or(Taken::NotOurTurn, |seen| Taken::Blocked(seen.held_for)))
     }
 
-    /// Gives back: first the named lock, then the turn, in one trip.
+    /// Notes which connection has the lock. `false` if the claim has given it up meanwhile.
+    fn is_taken(&self, claim: &Claim, home: Arc<str>) -> bool {
+        let mut holds = self.holds();
+        match holds.get_mut(&claim.key).filter(|hold| hold.owner == claim.owner) {
+            Some(hold) => hold.home = Some(home),
+            None => return false,
+        }
+        true
+    }
+
+    /// Gives back the turn, then the named lock: without the lock, a record that is over by the
+    /// clock could go to another before we say that we gave it back. Who is next is woken after
+    /// both. Repeated, it does the same: it does not depend on what is known here.
     pub(super) async fn release(&self, lease: &Lease, claim: &Claim) -> Result<(bool, Ring)> {
-        let released = lease.release(claim, &self.before_release(claim)).await?;
-        self.released(&claim.key, claim.owner);
+        self.forget(&claim.key, claim.owner);
+        let released = lease.release(claim).await?;
+        let unlock = unlock_sql(lease, &claim.key, claim.owner);
+        let sql = format!("{unlock};SET SESSION wait_timeout={}", self.idle_limit());
+        lease.main().ask(sql, limit(claim.ttl)).await?;
         Ok(released)
     }
 
-    /// What has to be said before the tables are told of a release.
-    fn before_release(&self, claim: &Claim) -> String {
-        let mut holds = self.holds();
-        let Some(hold) = holds.get_mut(&claim.key).filter(|hold| hold.owner == claim.owner) else {
-            return String::new();
-        };
-        hold.ttl = Duration::ZERO;
-        drop(holds);
-        let (name, idle) = (lock_name(&claim.key), self.idle_limit());
-        format!("DO RELEASE_LOCK({name});SET SESSION wait_timeout={idle};")
-    }
-
-    /// The server has confirmed the release, or the connection is gone.
-    fn released(&self, key: &Key, owner: Owner) {
+    /// The claim has nothing to do with the lock any more.
+    fn forget(&self, key: &Key, owner: Owner) {
         let mut holds = self.holds();
         if holds.get(key).is_some_and(|hold| hold.owner == owner) {
             holds.remove(key);
@@ -131,8 +109,8 @@ impl Session {
     /// Gives up the named lock of a claim that the tables say is over.
     pub(super) fn drop_lock(&self, lease: &Lease, key: &Key, owner: Owner) {
         if self.holds().get(key).is_some_and(|hold| hold.owner == owner) {
-            lease.link(key).post(format!("DO RELEASE_LOCK({})", lock_name(key)));
-            self.released(key, owner);
+            lease.main().post(unlock_sql(lease, key, owner));
+            self.forget(key, owner);
         }
     }
 
@@ -143,38 +121,41 @@ impl Session {
     }
 
     pub(super) async fn renew(&self, lease: &Lease, claims: &[Claim]) -> Vec<Result<Duration>> {
-        let (held, answer) = match lease.renew(claims).await {
-            Ok(renewed) => renewed,
+        let renewal = match lease.renew(claims).await {
+            Ok(renewal) => renewal,
             Err(error) => return vec![Err(error); claims.len()],
         };
         let settle = |claim: &Claim| {
-            let home = self.home(claim);
-            if home.is_some_and(|home| home != answer.home) {
-                self.released(&claim.key, claim.owner);
+            let kept = match self.home(claim) {
+                Some(home) if home != *renewal.home(claim) => {
+                    Err(Error::gone(LostReason::SessionGone))
+                }
+                _ => renewal.lease(claim),
+            };
+            if kept.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost) {
+                self.drop_lock(lease, &claim.key, claim.owner);
                 lease.forget(claim.owner);
-                return Err(Error::gone(LostReason::SessionGone));
             }
-            if held.contains(&claim.owner.to_string()) {
-                return Ok(claim.ttl);
-            }
-            self.drop_lock(lease, &claim.key, claim.owner);
-            lease.forget(claim.owner);
-            Err(lease::lost())
+            kept
         };
         claims.iter().map(settle).collect()
     }
 
-    /// Notes that this claim goes for the lock. `false` if another claim of this client has it.
-    fn begin(&self, claim: &Claim) -> bool {
+    /// Notes that this claim goes for the lock. `false` if another claim of this client has it, or
+    /// goes for it. One whose connection is gone has nothing.
+    fn begin(&self, lease: &Lease, claim: &Claim) -> bool {
+        let current = lease.main().home();
         let mut holds = self.holds();
-        match holds.get_mut(&claim.key) {
-            Some(hold) if hold.owner != claim.owner => return false,
-            Some(hold) => hold.ttl = claim.ttl,
-            None => {
-                let hold = Hold { owner: claim.owner, ttl: claim.ttl, home: None };
-                holds.insert(claim.key.clone(), hold);
-            }
+        let fresh = Hold { owner: claim.owner, ttl: claim.ttl, home: None };
+        let hold = holds.entry(claim.key.clone()).or_insert(fresh);
+        let stale = hold.home.is_some() && hold.home != current;
+        if hold.owner != claim.owner && !stale {
+            return false;
         }
+        if stale {
+            hold.home = None;
+        }
+        (hold.owner, hold.ttl) = (claim.owner, claim.ttl);
         true
     }
 
@@ -188,6 +169,17 @@ impl Session {
     fn holds(&self) -> MutexGuard<'_, HashMap<Key, Hold>> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Lets the named lock of a key go, unless it is the turn of another claim on this connection: that
+/// one has the lock by now, or will go for it. A SELECT, because the subquery of a DO would wait
+/// for a row that another transaction has locked.
+fn unlock_sql(lease: &Lease, key: &Key, owner: Owner) -> String {
+    let (table, name, key) = (lease.book.lease, lock_name(key), hex(key.as_str()));
+    format!(
+        "SELECT IF(EXISTS(SELECT 1 FROM {table} WHERE k={key} AND owner NOT IN ('','{owner}') \
+         AND home={HOME}),0,RELEASE_LOCK({name}))"
+    )
 }
 
 /// The name of a key's lock, as an expression.

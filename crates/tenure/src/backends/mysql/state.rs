@@ -16,7 +16,8 @@ use crate::token::FencingToken;
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) owner: String,
-    token: u64,
+    /// The token of the owner, or of the last one.
+    pub(super) token: u64,
     left: i64,
     held_for: i64,
     /// Whether nobody holds.
@@ -28,7 +29,7 @@ pub(super) struct State {
     pub(super) bell: String,
     /// Whether it was us who gave the lock to this owner just now.
     pub(super) handed: bool,
-    /// The connection to wake in that case.
+    /// The connection of that bell, if there is one.
     pub(super) wake: Option<u64>,
     ahead: u64,
 }
@@ -81,6 +82,8 @@ pub(super) struct Seen {
     pub(super) look_in: Duration,
     pub(super) over: bool,
     pub(super) queued: u64,
+    /// For how long the owner has had the turn.
+    pub(super) held_for: Duration,
 }
 
 impl Seen {
@@ -92,6 +95,7 @@ impl Seen {
             look_in: look_in(value(row, 3)?),
             over: value(row, 4)?,
             queued: value(row, 5)?,
+            held_for: micros(value(row, 6)?),
         })
     }
 }

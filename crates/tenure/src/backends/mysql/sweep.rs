@@ -4,8 +4,10 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::book::{Book, hex};
+use super::book::Book;
 use super::lease::Lease;
+use super::link::Link;
+use super::literals::hex;
 use super::options::Kind;
 use super::state;
 use crate::error::Result;
@@ -25,7 +27,7 @@ pub(super) async fn run(lease: Weak<Lease>, kind: Kind, every: Duration) {
 
 /// Sweeps the rows after this key. The key to go on after is empty at the end of the table.
 async fn batch(lease: &Arc<Lease>, kind: Kind, after: &[u8]) -> Result<Vec<u8>> {
-    let (book, link) = (&lease.book, lease.main());
+    let (book, link) = (&lease.book, lease.patient());
     let after = hex(after);
     let answer = link.ask(book.sweep_end(&after, BATCH), LONGEST).await?;
     let next: Vec<u8> = match answer.last() {
@@ -36,19 +38,28 @@ async fn batch(lease: &Arc<Lease>, kind: Kind, after: &[u8]) -> Result<Vec<u8>> 
     let last = if next.is_empty() { hex([0xff]) } else { hex(&next) };
     link.ask(book.sweep(&after, &last), LONGEST).await?;
     if kind == Kind::Row {
-        link.ask(rows(book, &after, &last), LONGEST).await?;
+        rows(link, book, &after, &last).await?;
     }
     Ok(next)
 }
 
-/// Rows to be locked whose record is gone, but for those that are locked.
-fn rows(book: &Book, after: &str, last: &str) -> String {
+/// Removes rows to be locked whose record is gone, but for those that are locked. In two steps: a
+/// DELETE waits for locked rows, also for those that its subquery passes over.
+async fn rows(link: &Link, book: &Book, after: &str, last: &str) -> Result<()> {
     let lease = book.lease;
-    format!(
-        "DELETE FROM tenure_row_lock WHERE k IN (SELECT k FROM (SELECT k FROM tenure_row_lock o \
-         WHERE k>{after} AND k<={last} AND NOT EXISTS (SELECT 1 FROM {lease} l WHERE l.k=o.k) \
-         FOR UPDATE SKIP LOCKED) x)"
-    )
+    let free = format!(
+        "SELECT k FROM tenure_row_lock o WHERE k>{after} AND k<={last} \
+         AND NOT EXISTS (SELECT 1 FROM {lease} l WHERE l.k=o.k) FOR UPDATE SKIP LOCKED"
+    );
+    let answer = link.ask(free, LONGEST).await?;
+    let keys = answer.sets.first().into_iter().flatten();
+    let keys = keys.map(|row| state::value::<Vec<u8>>(row, 0).map(hex));
+    let keys = keys.collect::<Result<Vec<_>>>()?;
+    if !keys.is_empty() {
+        let keys = keys.join(",");
+        link.ask(format!("DELETE FROM tenure_row_lock WHERE k IN ({keys})"), LONGEST).await?;
+    }
+    Ok(())
 }
 
 /// Rows in one transaction: some milliseconds, during which no new key can be made.

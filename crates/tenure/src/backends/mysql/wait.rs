@@ -160,21 +160,34 @@ async fn run(waits: Arc<Waits>, ways: Ways) {
                 }
             }
         }
-        let keys = waits.keys();
-        if !keys.is_empty() {
+        let snapshot = waits.snapshot();
+        if !snapshot.keys.is_empty() {
             // No answer: look again later.
-            expiry = waits.look(&ways, keys).await.unwrap_or(IDLE);
+            expiry = waits.look(&ways, &snapshot).await.unwrap_or(IDLE);
         }
     }
 }
 
+/// What there was to look at when a look began.
+struct Snapshot {
+    /// The keys, each once.
+    keys: Vec<Key>,
+    /// The number of the youngest wish.
+    last: u64,
+}
+
 impl Waits {
-    /// The keys to look at, each once.
-    fn keys(&self) -> Vec<Key> {
-        let mut keys: Vec<_> = self.desk().wishes.values().map(|wish| wish.key.clone()).collect();
+    fn snapshot(&self) -> Snapshot {
+        let desk = self.desk();
+        let mut keys: Vec<_> = desk.wishes.values().map(|wish| wish.key.clone()).collect();
         keys.sort_unstable();
         keys.dedup();
-        keys
+        Snapshot { keys, last: desk.last }
+    }
+
+    /// The keys to look at, each once.
+    fn keys(&self) -> Vec<Key> {
+        self.snapshot().keys
     }
 
     /// How many are before the first of our waiters, as far as is known.
@@ -195,22 +208,30 @@ impl Waits {
     }
 
     /// Looks at the keys and answers. Says when the first lease ends that is waited for.
-    async fn look(&self, ways: &Ways, keys: Vec<Key>) -> Result<Duration> {
-        let answer = ways.lease.main().ask(ways.lease.book.look(keys.iter()), LOOK).await?;
+    async fn look(&self, ways: &Ways, snapshot: &Snapshot) -> Result<Duration> {
+        let sql = ways.lease.book.look(snapshot.keys.iter());
+        let answer = ways.lease.main().ask(sql, LOOK).await?;
         let rows = answer.sets.first().map(Vec::as_slice).unwrap_or_default();
         let seen = rows.iter().map(Seen::read).collect::<Result<Vec<_>>>()?;
+        Ok(self.settle(&ways.lease, snapshot, &seen))
+    }
+
+    /// Answers the wishes that were there before the look began.
+    ///
+    /// A response may be late: since the look a grant can have run out, another client can have got
+    /// the key, and the claim can have been told so by another connection. The wish that it makes
+    /// after that response has a higher number than any wish of the look, so a late look cannot
+    /// make the old grant its own. What a look shows that began after the wish is newer than every
+    /// response that the claim has had.
+    fn settle(&self, lease: &Lease, snapshot: &Snapshot, seen: &[Seen]) -> Duration {
         let seen: HashMap<&[u8], &Seen> = seen.iter().map(|seen| (&*seen.key, seen)).collect();
         let mut soonest = IDLE;
         let mut desk = self.desk();
         let numbers: Vec<u64> = desk.wishes.keys().copied().collect();
-        for number in numbers {
+        for number in numbers.into_iter().filter(|number| *number <= snapshot.last) {
             let Some(wish) = desk.wishes.get(&number) else { continue };
-            // A wish that came after we asked is looked at next time: its arrival rang.
-            if keys.binary_search(&wish.key).is_err() {
-                continue;
-            }
             let seen = seen.get(wish.key.as_str().as_bytes()).copied();
-            let Some(pushed) = wish.is_true(seen, ways) else {
+            let Some(pushed) = wish.is_true(seen, lease) else {
                 soonest = soonest.min(seen.map_or(IDLE, |seen| seen.look_in));
                 continue;
             };
@@ -219,18 +240,22 @@ impl Waits {
                 let _gone = wish.reply.send(pushed);
             }
         }
-        Ok(soonest)
+        soonest
     }
 }
 
 impl Wish {
     /// Whether it has come true, and if so with which grant.
-    fn is_true(&self, seen: Option<&Seen>, ways: &Ways) -> Option<Option<Grant>> {
+    fn is_true(&self, seen: Option<&Seen>, lease: &Lease) -> Option<Option<Grant>> {
         let seen = seen.filter(|seen| !seen.over);
+        // Where looks and asks reach different servers, as during a failover, a look may show the
+        // past: a grant that is not above every token that the claim was shown is over.
+        let shown = if self.end == End::Free { lease.shown(self.claim.owner) } else { 0 };
         let mine = seen.filter(|seen| seen.owner == self.owner);
+        let mine = mine.filter(|seen| seen.token.is_some_and(|token| token.get() > shown));
         match (self.end, seen, mine) {
             (End::Free, _, Some(mine)) => {
-                ways.lease.is_held(&self.key, self.claim.owner, mine.queued);
+                lease.is_held(&self.key, self.claim.owner, mine.queued);
                 // The lease is the place's: it counts from the last ask.
                 Some(mine.token.map(|token| Grant::new(token, self.claim.ttl)))
             }
@@ -282,3 +307,80 @@ const LOST_RING: Duration = Duration::from_millis(20);
 const BELL_MOST: Duration = Duration::from_secs(1);
 const POLL_FIRST: Duration = Duration::from_millis(10);
 const POLL_MOST: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::super::book::Book;
+    use super::super::link::Link;
+    use super::super::options::Kind;
+    use super::*;
+    use crate::backend::Owner;
+    use crate::token::FencingToken;
+
+    fn lease() -> Lease {
+        let era = Arc::default();
+        let recipe = Recipe { opts: Default::default(), own: false, home: "", era };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let link = Link::start(recipe, runtime.handle());
+        Lease::new(Book::new(Kind::Lease), link.clone(), vec![link], String::new())
+    }
+
+    fn wish(waits: &Waits, claim: &Claim) -> oneshot::Receiver<Option<Grant>> {
+        let (reply, answer) = oneshot::channel();
+        let (key, owner) = (claim.key.clone(), claim.owner.to_string());
+        let mut desk = waits.desk();
+        desk.last += 1;
+        let number = desk.last;
+        let wish = Wish { key, owner, claim: claim.clone(), end: End::Free, reply };
+        desk.wishes.insert(number, wish);
+        answer
+    }
+
+    /// That the claim holds with this token.
+    fn seen(claim: &Claim, token: u64) -> Seen {
+        Seen {
+            key: claim.key.as_str().as_bytes().to_vec(),
+            owner: claim.owner.to_string(),
+            token: FencingToken::new(token),
+            look_in: IDLE,
+            held_for: Duration::ZERO,
+            over: false,
+            queued: 0,
+        }
+    }
+
+    /// As from a former primary, which is behind the one that requests go to.
+    #[test]
+    fn a_look_at_the_past_gives_no_grant() {
+        let (waits, lease) = (Waits::new(), lease());
+        let claim = Claim::new(Key::new("k").unwrap(), Owner::random(), Duration::from_secs(2));
+        lease.is_queued(claim.owner, 0, 8);
+        lease.is_queued(claim.owner, 0, 7);
+        let mut answer = wish(&waits, &claim);
+        for token in [6, 8] {
+            waits.settle(&lease, &waits.snapshot(), &[seen(&claim, token)]);
+            assert!(answer.try_recv().is_err(), "token {token} was believed after 8 was shown");
+        }
+        waits.settle(&lease, &waits.snapshot(), &[seen(&claim, 9)]);
+        assert!(matches!(answer.try_recv(), Ok(Some(_))));
+    }
+
+    #[test]
+    fn a_late_look_gives_its_grant_to_no_later_wish() {
+        let (waits, lease) = (Waits::new(), lease());
+        let key = Key::new("k").unwrap();
+        let claim = Claim::new(key.clone(), Owner::random(), Duration::from_secs(2));
+        let shown = [seen(&claim, 6)];
+        let early = wish(&waits, &claim);
+        let late_look = waits.snapshot();
+        // It is dropped, the claim is told that another client has a later grant, and waits again.
+        drop(early);
+        waits.desk().wishes.clear();
+        let mut after = wish(&waits, &claim);
+        waits.settle(&lease, &late_look, &shown);
+        assert!(after.try_recv().is_err(), "the old grant was believed");
+        // A look that began after the wish is newer than every response before it.
+        waits.settle(&lease, &waits.snapshot(), &shown);
+        assert!(matches!(after.try_recv(), Ok(Some(_))));
+    }
+}

@@ -8,6 +8,7 @@ use tokio_postgres::types::Type;
 use super::fault;
 use super::lanes::Lanes;
 use super::lease::{get, note, seconds, span, token};
+use super::limits::set_limits;
 use super::link::{Sql, values};
 use super::settings::Kind;
 use crate::claim::{Busy, Claim, Holder, Note, Owner};
@@ -195,7 +196,8 @@ macro_rules! seen {
     };
 }
 
-/// Takes or refreshes a place, whose end is never moved back. $1 mode, $2 key, $3 owner, $4 ttl, $5 note, $6 channel.
+/// Takes or refreshes a place, whose end is never moved back. $1 mode, $2 key, $3 owner, $4 ttl, $5
+/// note, $6 channel.
 static QUEUE_UP: Sql = Sql {
     text: concat!(
         "INSERT INTO @.tenure_board AS l (mode, key, queue)
@@ -262,15 +264,17 @@ pub(super) fn hex(key: &Key) -> String {
 }
 
 /// The same, and gives the advisory lock back: whoever is rung, is rung when all of this is done.
-/// $1 mode, $2 key, $3 owner, $4 number.
+/// $1 mode, $2 key, $3 owner, $4 number; $5, $6 the limits of the session from now on, or NULL.
 pub(super) static UNLOCK_AND_CLEAR: Sql = Sql {
     text: concat!(
         "WITH u AS MATERIALIZED (SELECT pg_advisory_unlock($4) AS ok), r AS (",
         clear!(),
         ") SELECT ok, (SELECT pg_notify(w->>'c', 'look ' || (w->>'o')) FROM r \
-         WHERE w IS NOT NULL) FROM u"
+         WHERE w IS NOT NULL), ",
+        set_limits!("$5", "$6"),
+        " FROM u"
     ),
-    types: &[Type::TEXT, Type::BYTEA, Type::TEXT, Type::INT8],
+    types: &[Type::TEXT, Type::BYTEA, Type::TEXT, Type::INT8, Type::TEXT, Type::TEXT],
 };
 
 /// How soon a waiter looks although nobody rang.

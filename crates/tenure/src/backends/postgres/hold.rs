@@ -135,7 +135,8 @@ pub(super) async fn list(lanes: &Arc<Lanes>, scope: Scope<'_>) -> Result<Vec<Hol
         super::settings::Kind::Row => &board::LIST_ROW,
         _ => &board::LIST_SESSION,
     };
-    lanes.ask(sql, values![from, to]).await?.iter().map(holding).collect()
+    let rows = lanes.ask(sql, values![from, to]).await?;
+    rows.iter().filter_map(|row| holding(row).transpose()).collect()
 }
 
 /// How often and how many times an eviction looks whether it is done.

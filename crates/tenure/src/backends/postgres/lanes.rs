@@ -1,9 +1,10 @@
 //! The few connections of a client. The first one also listens; others are opened only when
 //! statements pile up, so that a client that does one thing at a time has one connection.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio_postgres::Row;
 
 use super::bells::Bells;
@@ -20,6 +21,8 @@ pub(super) struct Lanes {
     /// The channel on which the server rings this client.
     pub(super) channel: String,
     links: Mutex<Links>,
+    /// A connection for requests that must not wait behind others, while there are such.
+    prompt: tokio::sync::Mutex<Weak<Link>>,
     /// Held while a connection is being opened.
     opening: tokio::sync::Mutex<()>,
 }
@@ -40,6 +43,7 @@ impl Lanes {
             bells: Arc::default(),
             channel: format!("tenure_{name}"),
             links: Mutex::default(),
+            prompt: tokio::sync::Mutex::default(),
             opening: tokio::sync::Mutex::new(()),
         })
     }
@@ -56,6 +60,34 @@ impl Lanes {
         values: Vec<Value>,
     ) -> Result<Vec<Row>> {
         self.pick().await?.ask(sql, values).await
+    }
+
+    /// The same for what must not wait behind requests that are held up: if there is no response
+    /// within `patience`, it is sent over a connection for such requests as well, which is closed
+    /// when it has nothing more to do. The statement has to bear to be carried out twice.
+    pub(super) async fn ask_promptly(
+        self: &Arc<Self>,
+        sql: &'static Sql,
+        values: impl Fn() -> Vec<Value> + Send + Sync,
+        patience: Duration,
+    ) -> Result<Vec<Row>> {
+        let mut usual = Box::pin(self.ask(sql, values()));
+        if let Ok(response) = tokio::time::timeout(patience, &mut usual).await {
+            return response;
+        }
+        let apart = async { self.prompt().await?.ask(sql, values()).await };
+        futures_util::future::select_ok([usual.boxed(), apart.boxed()]).await.map(|(rows, _)| rows)
+    }
+
+    /// The one connection for requests that must not wait.
+    async fn prompt(self: &Arc<Self>) -> Result<Arc<Link>> {
+        let mut prompt = self.prompt.lock().await;
+        if let Some(link) = prompt.upgrade().filter(|link| !link.is_closed()) {
+            return Ok(link);
+        }
+        let link = Arc::new(self.open_apart().await?);
+        *prompt = Arc::downgrade(&link);
+        Ok(link)
     }
 
     /// The connection that has least to do. Afterwards the first one listens.

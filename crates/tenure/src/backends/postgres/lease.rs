@@ -12,8 +12,8 @@ use super::lanes::{LOOK, Lanes};
 use super::link::values;
 use super::sql;
 use crate::backend::Scope;
-use crate::claim::{Attempt, Busy, Claim, Grant, Holder, Holding, LostReason, Note, Waiter};
-use crate::error::{Error, ErrorKind, Result};
+use crate::claim::{Attempt, Busy, Claim, Grant, Holder, Holding, Note, Waiter};
+use crate::error::{ErrorKind, Result};
 use crate::key::Key;
 use crate::token::FencingToken;
 
@@ -67,44 +67,6 @@ fn answer(lanes: &Lanes, claim: &Claim, row: &Row) -> Result<Attempt<Grant>> {
     Ok(Attempt::Busy(busy))
 }
 
-pub(super) async fn renew(lanes: &Arc<Lanes>, claims: &[Claim]) -> Vec<Result<Duration>> {
-    match try_renew(lanes, claims).await {
-        Ok(answers) => answers,
-        Err(error) => vec![Err(error); claims.len()],
-    }
-}
-
-async fn try_renew(lanes: &Arc<Lanes>, claims: &[Claim]) -> Result<Vec<Result<Duration>>> {
-    // Always in the same order, so that two renewals rarely wait for each other.
-    let mut sorted: Vec<&Claim> = claims.iter().collect();
-    sorted.sort_by(|a, b| a.key.cmp(&b.key));
-    let column = |claim: &&Claim| claim.key.as_str().as_bytes().to_vec();
-    let keys: Vec<Vec<u8>> = sorted.iter().map(column).collect();
-    let owners: Vec<String> = sorted.iter().map(|claim| claim.owner.to_string()).collect();
-    let ttls: Vec<f64> = sorted.iter().map(|claim| span(claim.ttl)).collect();
-    let number = |claim: &&Claim| claim.token.map(FencingToken::as_i64);
-    let tokens: Vec<Option<i64>> = sorted.iter().map(number).collect();
-    let rows = lanes.ask(&sql::RENEW, values![keys.clone(), owners, ttls, tokens]).await?;
-    let renewed = rows.iter().map(|row| get(row, 0)).collect::<Result<Vec<String>>>()?;
-    let renewed: std::collections::HashSet<String> = renewed.into_iter().collect();
-    let kept = |claim: &Claim| renewed.contains(&claim.owner.to_string());
-    let held: Vec<Vec<u8>> = match claims.iter().all(kept) {
-        true => Vec::new(),
-        false => {
-            let rows = lanes.ask(&sql::HELD, values![keys]).await?;
-            rows.iter().map(|row| get(row, 0)).collect::<Result<_>>()?
-        }
-    };
-    let answer = |claim: &Claim| match kept(claim) {
-        true => Ok(claim.ttl),
-        false if held.iter().any(|key| key == claim.key.as_str().as_bytes()) => {
-            Err(Error::gone(LostReason::TakenOver))
-        }
-        false => Err(Error::new(ErrorKind::Lost, "the lock is not held")),
-    };
-    Ok(claims.iter().map(answer).collect())
-}
-
 pub(super) async fn release(lanes: &Arc<Lanes>, claim: &Claim) -> Result<bool> {
     lanes.bells.forget(claim.owner);
     let values = || values![claim.key.as_str().as_bytes().to_vec(), claim.owner.to_string()];
@@ -145,7 +107,7 @@ pub(super) async fn list(lanes: &Arc<Lanes>, scope: Scope<'_>) -> Result<Vec<Hol
             lanes.ask(&sql::LIST, values![from, to]).await?
         }
     };
-    rows.iter().map(holding).collect()
+    rows.iter().filter_map(|row| holding(row).transpose()).collect()
 }
 
 pub(super) async fn evict(lanes: &Arc<Lanes>, key: &Key, token: FencingToken) -> Result<bool> {
@@ -162,9 +124,11 @@ pub(super) async fn evict(lanes: &Arc<Lanes>, key: &Key, token: FencingToken) ->
 }
 
 /// A row of a listing: key, token, note, seconds left, seconds held, waiters' notes and waits.
-pub(super) fn holding(row: &Row) -> Result<Holding> {
+/// `None` for a name that is no key, as a foreign client may have written one.
+pub(super) fn holding(row: &Row) -> Result<Option<Holding>> {
     let key: Vec<u8> = get(row, 0)?;
-    let key = String::from_utf8(key).map_err(|_| fault::odd("a key"))?;
+    let key = String::from_utf8(key).ok().and_then(|key| Key::new(key).ok());
+    let Some(key) = key else { return Ok(None) };
     let (line, left): (String, f64) = (get(row, 2)?, get(row, 3)?);
     let held_for: f64 = get(row, 4)?;
     let holder = Holder {
@@ -173,14 +137,14 @@ pub(super) fn holding(row: &Row) -> Result<Holding> {
         ttl_left: Some(seconds(left)),
         ..Holder::new(&Note::decode(&line))
     };
-    let mut holding = Holding::new(Key::new(key)?, holder);
+    let mut holding = Holding::new(key, holder);
     let (notes, waits): (Vec<String>, Vec<f64>) = (get(row, 5)?, get(row, 6)?);
     let waiters = notes.iter().zip(waits).map(|(line, wait)| Waiter {
         waiting_for: Some(seconds(wait)),
         ..Waiter::new(&Note::decode(line))
     });
     holding.waiters = waiters.collect();
-    Ok(holding)
+    Ok(Some(holding))
 }
 
 /// The first key with this prefix, and the first beyond: UTF-8 has no byte 0xff.

@@ -14,8 +14,10 @@ mod fault;
 mod hold;
 mod lanes;
 mod lease;
+mod limits;
 mod link;
 mod pooler;
+mod renewal;
 mod row;
 mod schema;
 mod session;
@@ -66,11 +68,13 @@ async fn start(lanes: &Arc<Lanes>) -> Result<Option<Hold>> {
         lanes.adopt(one).await?;
         return Ok(None);
     }
-    one.batch(link::SETUP.to_owned()).await?;
     if mode == Kind::Session {
+        one.batch(link::SETUP.to_owned()).await?;
         return Ok(Some(Hold::Session(Session::start(lanes, one))));
     }
-    two.batch(link::SETUP.to_owned()).await?;
+    for link in [&one, &two] {
+        link.batch(link::SETUP.to_owned()).await?;
+    }
     Ok(Some(Hold::Rows(Rows::start(lanes, vec![one, two]))))
 }
 
@@ -124,7 +128,9 @@ impl Backend for Postgres {
     fn info(&self) -> Info {
         let wakeup = if self.lanes.settings.pooled { Wakeup::Poll } else { Wakeup::Push };
         let min_ttl = if self.hold.is_some() { MIN_TTL_OF_SESSIONS } else { MIN_TTL };
-        Info { min_ttl, wakeup, ..Info::new("postgres") }
+        // The other modes take a connection of the pool for the attempt.
+        let busy_leaves_nothing = self.hold.is_none();
+        Info { min_ttl, wakeup, busy_leaves_nothing, ..Info::new("postgres") }
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
@@ -136,7 +142,7 @@ impl Backend for Postgres {
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
         match &self.hold {
-            None => lease::renew(&self.lanes, claims).await,
+            None => renewal::renew(&self.lanes, claims).await,
             Some(hold) => hold.renew(claims).await,
         }
     }

@@ -12,10 +12,11 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::types::Type;
 
-use super::board::{UNLOCK_AND_CLEAR, live};
+use super::board::{self, UNLOCK_AND_CLEAR, live};
 use super::fault;
 use super::lanes::Lanes;
 use super::lease::{get, note, span, token};
+use super::limits::{Limits, set_limits};
 use super::link::{Link, Sql, values};
 use super::pooler;
 use super::settings;
@@ -45,7 +46,7 @@ impl Session {
         let book = Book {
             lanes: lanes.clone(),
             link: Some(link),
-            limit: Duration::ZERO,
+            limits: Limits::NONE,
             locks: HashMap::new(),
             casualties: HashSet::new(),
             held: held.clone(),
@@ -86,8 +87,7 @@ impl Session {
 struct Book {
     lanes: Arc<Lanes>,
     link: Option<Arc<Link>>,
-    /// After how long without a word the server ends the session.
-    limit: Duration,
+    limits: Limits,
     /// By the number of the advisory lock: two names with the same number exclude each other.
     locks: HashMap<i64, Lock>,
     /// The owners that lost their locks with the last connection.
@@ -159,7 +159,7 @@ impl Book {
             Some(_) => return Ok(None),
             None => {}
         }
-        self.limit(&link, claim.ttl).await?;
+        let limits = self.limits.with(claim.ttl);
         let values = values![
             number,
             claim.key.as_str().as_bytes().to_vec(),
@@ -167,6 +167,8 @@ impl Book {
             span(claim.ttl),
             note(&claim.note),
             self.lanes.channel.clone(),
+            limits.idle(link.version),
+            limits.wait(),
         ];
         let taken = link.ask_once(&TAKE, values).await.and_then(|rows| {
             let row = rows.first().ok_or_else(|| fault::odd("a lock"))?;
@@ -175,6 +177,7 @@ impl Book {
         });
         match taken {
             Ok(Some(token)) => {
+                self.limits = limits;
                 let lock = Lock { key: claim.key.clone(), owner: claim.owner, token };
                 self.locks.insert(number, lock);
                 owners(&self.held).insert(claim.owner);
@@ -253,21 +256,44 @@ impl Book {
         let (Some(link), Some(lock)) = (self.link.clone(), self.locks.get(&number)) else {
             return Ok(false);
         };
-        let (key, owner) = (lock.key.as_str().as_bytes().to_vec(), lock.owner.to_string());
-        let values = values![Kind::Session.word(), key, owner, number];
-        match link.ask_once(&UNLOCK_AND_CLEAR, values).await {
-            Ok(rows) => {
-                if let Some(lock) = self.locks.remove(&number) {
-                    owners(&self.held).remove(&lock.owner);
-                }
-                rows.first().map_or(Ok(false), |row| get(row, 0))
+        let (key, owner) = (lock.key.clone(), lock.owner);
+        let last = (self.locks.len() == 1).then_some(Limits::NONE);
+        let bytes = key.as_str().as_bytes().to_vec();
+        let values = values![
+            Kind::Session.word(),
+            bytes,
+            owner.to_string(),
+            number,
+            last.and_then(|limits| limits.idle(link.version)),
+            last.map(Limits::wait),
+        ];
+        let mut unlocked = link.ask_once(&UNLOCK_AND_CLEAR, values).await;
+        match &unlocked {
+            Ok(_) => self.limits = last.unwrap_or(self.limits),
+            // The row on the board may be locked by another transaction. The lock itself need not
+            // wait for it, and the others on this connection must not end for it.
+            Err(error) if fault::is_response(error) => {
+                unlocked = link.ask_once(&UNLOCK, values![number]).await;
+                self.clear_later(key, owner);
             }
-            Err(error) => {
-                // An unlock that was not confirmed: only the end of the session is sure.
-                self.lose_all();
-                Err(error)
-            }
+            Err(_) => {}
         }
+        if let Err(error) = unlocked {
+            // An unlock that was not confirmed: only the end of the session is sure.
+            self.lose_all();
+            return Err(error);
+        }
+        // The session is ours and had it: it was held until now.
+        self.locks.remove(&number);
+        owners(&self.held).remove(&owner);
+        Ok(true)
+    }
+
+    /// Takes a claim off the board when that is possible. If it never is, the sweep does, and the
+    /// first waiter polls.
+    fn clear_later(&self, key: Key, owner: Owner) {
+        let lanes = self.lanes.clone();
+        drop(tokio::spawn(async move { board::clear(&lanes, &key, owner).await }));
     }
 
     /// The connection is gone, or has to go, and every lock with it.
@@ -275,7 +301,7 @@ impl Book {
         if let Some(link) = self.link.take() {
             link.close();
         }
-        self.limit = Duration::ZERO;
+        self.limits = Limits::NONE;
         self.casualties = self.locks.drain().map(|(_, lock)| lock.owner).collect();
         owners(&self.held).clear();
         for owner in &self.casualties {
@@ -297,19 +323,6 @@ impl Book {
         self.link = Some(link.clone());
         Ok(link)
     }
-
-    /// Lets the server end the session of a holder that hangs: a little after the longest lease on
-    /// it, which its holder knows to be over by then.
-    async fn limit(&mut self, link: &Arc<Link>, ttl: Duration) -> Result<()> {
-        let limit = ttl + ttl / 4;
-        let enough = if self.locks.is_empty() { limit == self.limit } else { limit <= self.limit };
-        if enough || link.version < IDLE_SESSION {
-            return Ok(());
-        }
-        link.batch(format!("SET idle_session_timeout = {}", limit.as_millis())).await?;
-        self.limit = limit;
-        Ok(())
-    }
 }
 
 /// The advisory lock of a name: the first eight bytes of its SHA-256, little end first, as a signed
@@ -326,7 +339,8 @@ fn owners(held: &Mutex<HashSet<Owner>>) -> MutexGuard<'_, HashSet<Owner>> {
 }
 
 /// Takes the lock unless somebody waits in front, draws the token while it is held, and writes both
-/// down. $1 number, $2 key, $3 owner, $4 ttl, $5 note, $6 channel.
+/// down. $1 number, $2 key, $3 owner, $4 ttl, $5 note, $6 channel; $7, $8 the limits of
+/// the session if it gets the lock.
 static TAKE: Sql = Sql {
     text: concat!(
         "WITH got AS MATERIALIZED (SELECT CASE
@@ -343,15 +357,24 @@ p AS (INSERT INTO @.tenure_board AS l (mode, key, owner, token, pid, number, ttl
         live!(" AND e->>'o' <> excluded.owner"),
         "
   WHERE l.token < excluded.token)
-SELECT token FROM got"
+SELECT token, NULL, NULL FROM got WHERE token IS NULL
+UNION ALL SELECT token, ",
+        set_limits!("$7", "$8"),
+        " FROM got WHERE token IS NOT NULL"
     ),
-    types: &[Type::INT8, Type::BYTEA, Type::TEXT, Type::FLOAT8, Type::TEXT, Type::TEXT],
+    types: &[
+        Type::INT8,
+        Type::BYTEA,
+        Type::TEXT,
+        Type::FLOAT8,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+    ],
 };
 
 static UNLOCK: Sql = Sql { text: "SELECT pg_advisory_unlock($1)", types: &[Type::INT8] };
-
-/// The first version with `idle_session_timeout`.
-const IDLE_SESSION: i32 = 140_000;
 
 #[cfg(test)]
 mod tests {

@@ -190,23 +190,39 @@ SELECT CASE WHEN owner IS NOT NULL
 pub(super) static NOTIFY: Sql =
     Sql { text: "SELECT pg_notify($1, $2)", types: &[Type::TEXT, Type::TEXT] };
 
-/// Extends many. $1 keys, $2 owners, $3 ttls, $4 tokens. A token that is not NULL has to be that of
-/// the grant: the same owner may have another one, if an eviction was undone by a late request.
+/// Extends many, each by itself: a row that another transaction has locked is left out, so that it
+/// holds up no other. $1 keys, $2 owners, $3 ttls, $4 tokens. A token that is not NULL has to be
+/// that of the grant: the same owner may have another one, if an eviction was undone by a late
+/// request.
+///
+/// For each, in order: whether it was extended, whether it held the lock when the statement began,
+/// and whether anybody did. One that held it and was not extended was locked, or has just lost it.
 pub(super) static RENEW: Sql = Sql {
-    text: "UPDATE @.tenure_lease l \
-           SET until = greatest(l.until, clock_timestamp() + make_interval(secs => r.ttl)) \
-           FROM unnest($1, $2, $3, $4) AS r(key, owner, ttl, token) \
-           WHERE l.key = r.key AND l.owner = r.owner AND l.until > clock_timestamp() \
-             AND l.token = coalesce(r.token, l.token) \
-           RETURNING l.owner",
+    text: "WITH r AS MATERIALIZED (SELECT * FROM unnest($1, $2, $3, $4)
+  WITH ORDINALITY AS r(key, owner, ttl, token, i)),
+h AS MATERIALIZED (SELECT l.key, r.ttl FROM r JOIN @.tenure_lease l
+    ON l.key = r.key AND l.owner = r.owner AND l.token = coalesce(r.token, l.token)
+  WHERE l.until > clock_timestamp() FOR NO KEY UPDATE OF l SKIP LOCKED),
+u AS (UPDATE @.tenure_lease l
+  SET until = greatest(l.until, clock_timestamp() + make_interval(secs => h.ttl))
+  FROM h WHERE l.key = h.key RETURNING l.key, l.owner, l.token)
+SELECT u.key IS NOT NULL,
+       coalesce(l.owner = r.owner AND l.token = coalesce(r.token, l.token)
+                AND l.until > clock_timestamp(), false),
+       coalesce(l.owner IS NOT NULL AND l.until > clock_timestamp(), false)
+FROM r LEFT JOIN u ON u.key = r.key AND u.owner = r.owner AND u.token = coalesce(r.token, u.token)
+LEFT JOIN @.tenure_lease l ON l.key = r.key ORDER BY r.i",
     types: &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY, Type::INT8_ARRAY],
 };
 
-/// Which of these keys somebody holds. $1 keys.
-pub(super) static HELD: Sql = Sql {
-    text: "SELECT key FROM @.tenure_lease \
-           WHERE key = ANY($1) AND owner IS NOT NULL AND until > clock_timestamp()",
-    types: &[Type::BYTEA_ARRAY],
+/// Extends one whose row is locked by another transaction, and waits for that a little. $1 key,
+/// $2 owner, $3 ttl, $4 token, $5 how long.
+pub(super) static RENEW_LOCKED: Sql = Sql {
+    text: "WITH s AS MATERIALIZED (SELECT set_config('lock_timeout', $5, true))
+UPDATE @.tenure_lease l SET until = greatest(l.until, clock_timestamp() + make_interval(secs => $3))
+FROM s WHERE l.key = $1 AND l.owner = $2 AND l.token = coalesce($4, l.token)
+  AND l.until > clock_timestamp() RETURNING l.owner",
+    types: &[Type::BYTEA, Type::TEXT, Type::FLOAT8, Type::INT8, Type::TEXT],
 };
 
 macro_rules! list {

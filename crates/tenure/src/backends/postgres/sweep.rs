@@ -116,7 +116,8 @@ static BOARD: Sql = Sql {
 /// makes it anew.
 static ROWS: Sql = Sql {
     text: "DELETE FROM @.tenure_row WHERE key IN (SELECT r.key FROM @.tenure_row r \
-           WHERE NOT EXISTS (SELECT 1 FROM @.tenure_board b WHERE b.mode = 'row' AND b.key = r.key) \
+           WHERE NOT EXISTS (SELECT 1 FROM @.tenure_board b \
+             WHERE b.mode = 'row' AND b.key = r.key) \
            LIMIT 1000 FOR UPDATE SKIP LOCKED)",
     types: &[],
 };

@@ -52,8 +52,8 @@ impl Dialer {
     pub(super) async fn dial(&self, post: &Arc<Post>) -> Result<Wire> {
         let limit = match self.target {
             Target::At(_) => self.limits.connect,
-            // Each sentinel and the master have their own.
-            Target::Master { .. } => self.limits.connect * 4,
+            // The sentinels have one together, and the master has its own.
+            Target::Master { .. } => self.limits.connect.saturating_mul(4),
         };
         tokio::time::timeout(limit, self.dial_now(post)).await.unwrap_or_else(|_| {
             let message = format!("no connection to redis at {self:?} within {limit:?}");

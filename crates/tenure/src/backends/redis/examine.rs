@@ -16,10 +16,19 @@ use crate::finding::{Finding, Grade};
 impl Redis {
     pub(super) async fn examined(&self) -> Result<Vec<Finding>> {
         let mut findings = vec![self.scripts_allowed().await?, self.messages()];
-        let masters = self.servers.masters().await?;
+        let masters = self.servers.each_master().await?;
         let several = masters.len() > 1;
-        for wire in &masters {
-            let facts = facts(wire).await?;
+        for (address, wire) in masters {
+            let wire = match wire {
+                Ok(wire) => wire,
+                Err(error) => {
+                    let subject = format!("master at {address}");
+                    let finding = Finding::new(Grade::Fault, subject, error.to_string());
+                    findings.push(finding.advise("start it, or let a replica take over"));
+                    continue;
+                }
+            };
+            let facts = facts(&wire).await?;
             let mut found = vec![
                 version(&facts),
                 eviction(&facts),
@@ -27,7 +36,7 @@ impl Redis {
                 persistence(&facts),
                 self.replication(&facts),
             ];
-            found.extend(clock(wire).await?);
+            found.extend(clock(&wire).await?);
             if several {
                 let port = of(&facts, "tcp_port");
                 found.iter_mut().for_each(|f| f.subject = format!("{} on port {port}", f.subject));

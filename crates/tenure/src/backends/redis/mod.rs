@@ -12,29 +12,31 @@
 mod answer;
 mod cluster;
 mod dial;
+mod error;
 mod examine;
 mod names;
 mod node;
 mod people;
 mod post;
+mod renewing;
 mod script;
 mod sentinel;
 mod servers;
-mod settings;
+pub(super) mod settings;
 mod waiting;
 mod wire;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
-use redis::{RedisError, Value};
+use redis::Value;
 
 pub(super) use self::answer::Shown;
 use self::answer::{Refusal, Taken};
+use self::error::from_redis;
 use self::names::Names;
 pub(super) use self::node::nodes;
 use self::post::{Post, Waiting};
@@ -43,7 +45,7 @@ use self::servers::Servers;
 use self::settings::{Layout, Settings, Turn};
 use self::wire::Wire;
 use crate::backend::{Backend, Claim, Fencing, Grant, Info, Order, Owner, Scope, Wakeup};
-use crate::claim::{Attempt, Busy, Holding, LostReason};
+use crate::claim::{Attempt, Busy, Holding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::finding::Finding;
 use crate::key::Key;
@@ -73,8 +75,9 @@ pub struct Redis {
     settings: Settings,
     servers: Servers,
     /// With `replicas`, grants wait for replicas on connections of their own, so that nothing else
-    /// waits behind them.
+    /// waits behind them; and so do renewals, which must not wait behind grants.
     synced: Option<Servers>,
+    renewing: Option<Servers>,
     scripts: Scripts,
     post: Arc<Post>,
     /// In a cluster, messages go only to the nodes that have the slot.
@@ -90,6 +93,7 @@ impl Redis {
         Redis {
             servers: servers(),
             synced: (settings.replicas > 0).then(servers),
+            renewing: (settings.replicas > 0).then(servers),
             scripts: Scripts::of(settings.layout),
             post,
             settings,
@@ -100,8 +104,9 @@ impl Redis {
 
     /// Proves address and credentials, and finds out how the server can push.
     async fn greet(&self) -> Result<()> {
-        let wires = self.servers.masters().await?;
-        let Some(wire) = wires.first() else { return Ok(()) };
+        // One is enough: the others may be in the middle of a failover, and are asked when their
+        // keys are needed.
+        let wire = self.servers.any_master().await?;
         if let Servers::Cluster(_) = self.servers {
             let probe = redis::cmd("PUBSUB").arg("SHARDNUMSUB").to_owned();
             self.sharded.store(wire.ask(&probe).await.is_ok(), Ordering::Relaxed);
@@ -146,7 +151,7 @@ impl Redis {
             Argument::Text(if sharded { "SPUBLISH" } else { "PUBLISH" }),
             Argument::Text(&inbox),
             Argument::Text(&free),
-            Argument::Number(ms(MEMORY)),
+            Argument::Number(ms(self.settings.memory)),
             Argument::Number(row_max),
             Argument::Number(ms(GRACE)),
         ];
@@ -165,6 +170,7 @@ impl Redis {
             Argument::Text(&note),
         ];
         let call = self.call(&self.scripts.take, &names, &owner, &own);
+        let refreshes = claim.waits && self.post.has_place(claim.owner);
         if claim.waits {
             self.post.open(claim.owner);
             self.post.looked(claim.owner);
@@ -172,15 +178,21 @@ impl Redis {
         let wire = self.servers.wire(&names.lock).await?;
         // Whether messages come must be known before the question is asked.
         let inbox = self.inbox(&names.lock, claim.owner);
-        let heard_by = Some(wire.clone()).filter(|wire| claim.waits && wire.hears(&inbox));
+        let heard_by = (claim.waits && wire.hears(&inbox)).then(|| Arc::downgrade(&wire));
         let (servers, wire) = match &self.synced {
             Some(synced) => (synced, synced.wire(&names.lock).await?),
             None => (&self.servers, wire),
         };
-        let (answer, wire) = servers.ask_again_on(wire, &names.lock, &call).await?;
+        let _turn = match refreshes {
+            true => wire.refreshing.acquire().await.ok(),
+            false => None,
+        };
+        // Once only: if the connection breaks, the request may still be on its way to the server,
+        // and the core has to know that, or its release would leave no tombstone.
+        let (answer, wire) = servers.ask_on(wire.clone(), &names.lock, &call).await?;
         match answer::taken(&answer)? {
             Taken::Granted(token) => {
-                self.replicated(&wire, claim).await?;
+                self.grant_replicated(&wire, claim).await?;
                 self.post.close(claim.owner);
                 Ok(Attempt::Granted(Grant::new(token, claim.ttl)))
             }
@@ -191,7 +203,7 @@ impl Redis {
         }
     }
 
-    fn busy(&self, claim: &Claim, refusal: Refusal, heard_by: Option<Arc<Wire>>) -> Busy {
+    fn busy(&self, claim: &Claim, refusal: Refusal, heard_by: Option<Weak<Wire>>) -> Busy {
         if claim.waits {
             let behind_stranger = refusal.ahead == Some(0) && refusal.is_strangers();
             let waiting = Waiting { place: refusal.place, heard_by, behind_stranger };
@@ -202,29 +214,6 @@ impl Redis {
         busy.ahead = refusal.ahead;
         busy.holder = refusal.holder.map(Box::new);
         busy
-    }
-
-    /// Makes sure that as many replicas as were asked for have the grant, else undoes it.
-    async fn replicated(&self, wire: &Wire, claim: &Claim) -> Result<()> {
-        let wanted = self.settings.replicas;
-        if wanted == 0 {
-            return Ok(());
-        }
-        let limit = ms(self.settings.limits.response / 2);
-        let answer = wire.ask(redis::cmd("WAIT").arg(wanted).arg(limit)).await;
-        let have = match answer {
-            Ok(Value::Int(have)) => have,
-            Ok(_) => 0,
-            Err(error) => return Err(from_redis(error, "redis")),
-        };
-        if have >= i64::from(wanted) {
-            return Ok(());
-        }
-        let key = &claim.key;
-        self.give_back(claim, Duration::ZERO).await?;
-        let message =
-            format!("{have} of {wanted} replicas have the grant of `{key}`; it is undone");
-        Err(Error::new(ErrorKind::Unavailable, message))
     }
 
     async fn give_back(&self, claim: &Claim, bury: Duration) -> Result<bool> {
@@ -246,37 +235,6 @@ impl Redis {
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// Renews claims that one call may carry: in a cluster, those of one slot.
-    async fn renew_together(&self, claims: &[&Claim]) -> Vec<Result<Duration>> {
-        let names: Vec<_> = claims.iter().map(|claim| Names::of(claim.key.as_str())).collect();
-        let owners: Vec<_> = claims.iter().map(|claim| claim.owner.to_string()).collect();
-        let keys: Vec<&str> =
-            names.iter().flat_map(|names| [&*names.lock, &*names.state]).collect();
-        let mut arguments = vec![Argument::Number(ms(MEMORY))];
-        for (claim, owner) in claims.iter().zip(&owners) {
-            arguments.extend([Argument::Text(owner), Argument::Number(ms(claim.ttl))]);
-        }
-        let call = self.scripts.renew.call(&keys, &arguments);
-        let asked = async {
-            let wire = self.servers.wire(&names[0].lock).await?;
-            // It is never closed.
-            let _turn = wire.renewing.acquire().await.ok();
-            self.servers.ask_again_on(wire.clone(), &names[0].lock, &call).await
-        };
-        let answers = match asked.await.map(|(answer, _)| answer) {
-            Ok(Value::Array(answers)) if answers.len() == claims.len() => answers,
-            Ok(other) => return vec![Err(answer::odd("renew", &other)); claims.len()],
-            Err(error) => return vec![Err(error); claims.len()],
-        };
-        let renewed = |(claim, answer): (&&Claim, &Value)| match answer {
-            Value::Int(1) => Ok(claim.ttl),
-            _ if self.post.was_evicted(claim.owner) => Err(Error::gone(LostReason::Evicted)),
-            Value::Int(-2) => Err(Error::gone(LostReason::TakenOver)),
-            _ => Err(Error::new(ErrorKind::Lost, "the lock is not held")),
-        };
-        claims.iter().zip(&answers).map(renewed).collect()
     }
 
     fn inbox_prefix(&self, lock: &str) -> String {
@@ -313,6 +271,7 @@ impl fmt::Debug for Redis {
             .field("place", &self.settings.place)
             .field("layout", &self.settings.layout)
             .field("polls", &self.polls)
+            .field("post", &self.post)
             .finish_non_exhaustive()
     }
 }
@@ -333,6 +292,7 @@ impl Backend for Redis {
             false => Wakeup::Push,
         };
         info.min_ttl = MIN_TTL;
+        info.busy_leaves_nothing = true;
         info
     }
 
@@ -341,23 +301,12 @@ impl Backend for Redis {
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
-        let mut order: Vec<usize> = (0..claims.len()).collect();
-        let slot = |at: &usize| self.servers.slot(claims[*at].key.as_str());
-        order.sort_by_key(slot);
-        let groups = order.chunk_by(|a, b| slot(a) == slot(b));
-        let calls: Vec<&[usize]> = groups.flat_map(|group| group.chunks(RENEWALS)).collect();
-        let answers = join_all(calls.iter().map(|call| async {
-            let claims: Vec<&Claim> = call.iter().map(|at| &claims[*at]).collect();
-            self.renew_together(&claims).await
-        }));
-        let mut renewed: Vec<_> = order.iter().copied().zip(answers.await.concat()).collect();
-        renewed.sort_by_key(|(at, _)| *at);
-        renewed.into_iter().map(|(_, answer)| answer).collect()
+        self.renewed(claims).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<bool> {
         self.post.close(claim.owner);
-        let bury = if claim.doubtful { claim.ttl } else { Duration::ZERO };
+        let bury = if claim.doubtful { claim.ttl.max(LATE) } else { Duration::ZERO };
         self.give_back(claim, bury).await
     }
 
@@ -398,51 +347,17 @@ fn lease(ttl: Duration) -> Duration {
     ttl.min(PLACE_LEASE)
 }
 
+/// Rounded up: what the server keeps must not end before the holder's own deadline. A key whose
+/// expiry is `t` ms ends when the server's clock shows more than `t`, so that reading that clock in
+/// whole milliseconds costs nothing.
 fn ms(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+    i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
 }
 
-/// What the client library's error means for the caller. `at` names whom we spoke to about what.
-fn from_redis(error: RedisError, at: &str) -> Error {
-    let code = error.code().unwrap_or_default().to_owned();
-    let text = error.to_string();
-    let (kind, message) = match code.as_str() {
-        "NOAUTH" | "NOPERM" | "WRONGPASS" => (ErrorKind::Denied, format!("{at} refuses us")),
-        "WRONGTYPE" => {
-            let message = "the key holds something else than a lock of this layout";
-            let advice = "choose another key, or `layout=plain` or `layout=redisson` to match";
-            (ErrorKind::Invalid, format!("{at}: {message}; {advice}"))
-        }
-        "NOTALOCK" => {
-            let message = "the key holds a hash that is not a lock; choose another key";
-            (ErrorKind::Invalid, format!("{at}: {message}"))
-        }
-        "OOM" => (ErrorKind::Unavailable, format!("{at} is out of memory and takes no locks")),
-        "ERR" if text.contains("unknown command") => {
-            (ErrorKind::Unsupported, format!("{at} does not know a command that tenure needs"))
-        }
-        "ERR" if text.contains("invalid password") => {
-            (ErrorKind::Denied, format!("{at} refuses us"))
-        }
-        "ERR" if !text.contains("max number of clients") => {
-            (ErrorKind::Internal, format!("{at} answered with an error"))
-        }
-        _ if error.kind() == redis::ErrorKind::AuthenticationFailed => {
-            (ErrorKind::Denied, format!("{at} refuses us"))
-        }
-        _ if text.contains("cargo feature `tls`") => {
-            let message = "an encrypted connection needs the cargo feature `tls` of tenure";
-            return Error::new(ErrorKind::Unsupported, message);
-        }
-        // No answer, or one that says that another may come: loading, read-only, no master, busy.
-        _ => (ErrorKind::Unavailable, format!("no answer from {at}")),
-    };
-    Error::new(kind, format!("{message}: {text}")).with_source(error)
-}
-
-/// A token is remembered for this long after the last lease; when it is forgotten, the server's
-/// clock has long passed it.
-const MEMORY: Duration = Duration::from_secs(60 * 60);
+/// How late a request can arrive, and for how long its tombstone refuses it at least. This has
+/// nothing to do with the ttl: a kernel goes on sending for `UNACKNOWLEDGED_MS` what a cut network
+/// holds up, and a server that hung finds requests of old connections beside the release.
+const LATE: Duration = Duration::from_secs(60);
 /// The longest lease of a place in the queue.
 const PLACE_LEASE: Duration = Duration::from_secs(10);
 /// How many of our own waiters are served in a row while one of Redisson's listens.
@@ -451,5 +366,17 @@ const ROW_MAX: i64 = 16;
 const GRACE: Duration = Duration::from_millis(5);
 /// A shorter lease could not be renewed over a network.
 const MIN_TTL: Duration = Duration::from_millis(50);
-/// How many renewals one script does: the server is busy for about half a millisecond.
-const RENEWALS: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_millisecond_is_a_whole_one_at_the_server() {
+        let spans = [(0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2)];
+        for (ns, whole) in spans {
+            assert_eq!(ms(Duration::from_nanos(ns)), whole);
+        }
+        assert_eq!(ms(Duration::MAX), i64::MAX);
+    }
+}

@@ -10,7 +10,7 @@ use super::answer::{self, Shown};
 use super::names::Names;
 use super::script::Argument;
 use super::settings::{self, Address, Layout, Limits, Login, Place, Settings, Turn};
-use super::{MEMORY, Redis, ms};
+use super::{Redis, ms};
 use crate::backend::{Claim, Scope};
 use crate::error::Result;
 use crate::key::Key;
@@ -27,7 +27,7 @@ pub(in crate::backends) fn nodes(options: &mut Options) -> Result<Vec<Redis>> {
         database,
     };
     let limits = Limits { response: settings::RESPONSE, connect: settings::connect(options)? };
-    let tls = settings::tls(options, false)?;
+    let (memory, tls) = (settings::memory(options)?, settings::tls(options, false)?);
     let node = |address: Address| {
         let settings = Settings {
             place: Place::One(address),
@@ -35,6 +35,7 @@ pub(in crate::backends) fn nodes(options: &mut Options) -> Result<Vec<Redis>> {
             layout: Layout::Plain,
             order: Turn::Barging,
             replicas: 0,
+            memory,
             limits,
             tls: tls.clone(),
         };
@@ -65,7 +66,7 @@ impl Redis {
     ) -> Result<bool> {
         let (names, owner) = (Names::of(claim.key.as_str()), claim.owner.to_string());
         let token = token.to_string();
-        let memory = MEMORY.max(claim.ttl * 2);
+        let memory = self.settings.memory.max(claim.ttl.saturating_mul(2));
         let arguments =
             [Argument::Text(&owner), Argument::Text(&token), Argument::Number(ms(memory))];
         let call = self.scripts.raise.call(&[&names.lock, &names.state], &arguments);

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::{PushInfo, PushKind, Value};
@@ -41,8 +41,9 @@ struct Mailbox {
 #[derive(Clone)]
 pub(super) struct Waiting {
     pub(super) place: u64,
-    /// The connection that hears of it, if it did so before the question was asked.
-    pub(super) heard_by: Option<Arc<Wire>>,
+    /// The connection that hears of it, if it did so before the question was asked. One that was
+    /// replaced must not live on only because claims wait.
+    pub(super) heard_by: Option<Weak<Wire>>,
     /// It is the first behind a holder that does not know of our queue.
     pub(super) behind_stranger: bool,
 }
@@ -75,6 +76,13 @@ impl Post {
             let waiting = Waiting { place: 0, heard_by: None, behind_stranger: false };
             mailbox.waiting = Some(waiting);
         }
+    }
+
+    /// Whether the claim has a place, which another request would refresh.
+    pub(super) fn has_place(&self, owner: Owner) -> bool {
+        let boxes = self.boxes();
+        let waiting = boxes.claims.get(&owner).and_then(|mailbox| mailbox.waiting.as_ref());
+        waiting.is_some_and(|waiting| waiting.place > 0)
     }
 
     /// The server named the claim's place.
@@ -198,7 +206,11 @@ impl Post {
         let Ok(owner) = format!("{client}:{number}").parse::<Owner>() else { return };
         let Some(mailbox) = boxes.claims.get_mut(&owner) else { return };
         match Message::parse(message) {
-            Some(Message::Evicted) => mailbox.evicted = true,
+            // A grant that was pushed and not read yet is void.
+            Some(Message::Evicted { token }) => {
+                mailbox.evicted = true;
+                mailbox.letter.take_if(|letter| letter.is_grant_of(token));
+            }
             Some(Message::Letter(letter)) => mailbox.letter = Some(letter),
             None => return,
         }
@@ -241,8 +253,14 @@ impl Drop for Watcher {
     }
 }
 
+impl Letter {
+    fn is_grant_of(&self, evicted: FencingToken) -> bool {
+        matches!(self, Letter::Granted { token, .. } if *token == evicted)
+    }
+}
+
 enum Message {
-    Evicted,
+    Evicted { token: FencingToken },
     Letter(Letter),
 }
 
@@ -253,7 +271,7 @@ impl Message {
         let (word, place, token, ms) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         let place = place.parse().ok()?;
         match word {
-            "e" => Some(Message::Evicted),
+            "e" => Some(Message::Evicted { token: token.parse().ok()? }),
             "g" => Some(Message::Letter(Letter::Granted { place, token: token.parse().ok()? })),
             "l" => {
                 let wait = Duration::from_millis(ms.parse().ok()?);
@@ -293,5 +311,22 @@ mod tests {
         assert_eq!(post.letter(owner, 42), None, "a letter is read once");
         post.close(owner);
         assert_eq!(post.boxes().claims.len(), 0);
+    }
+
+    #[test]
+    fn a_pushed_grant_that_was_evicted_is_not_believed() {
+        let (post, owner) = (Post::default(), Owner::random());
+        let text = owner.to_string();
+        let (client, number) = text.split_once(':').unwrap();
+        let channel = format!("tenure:c:{client}");
+        post.open(owner);
+        post.hand_out(&channel, &format!("{number} g 42 8 900"));
+        post.hand_out(&channel, &format!("{number} e 0 7 0"));
+        let token = FencingToken::new(8).unwrap();
+        assert_eq!(post.letter(owner, 42), Some(Letter::Granted { place: 42, token }));
+        post.hand_out(&channel, &format!("{number} g 42 8 900"));
+        post.hand_out(&channel, &format!("{number} e 0 8 0"));
+        assert_eq!(post.letter(owner, 42), None);
+        assert!(post.was_evicted(owner));
     }
 }

@@ -1,5 +1,9 @@
 //! Finding the master through the sentinels.
 
+use std::collections::HashMap;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::Value;
 
 use super::dial::Dialer;
@@ -8,26 +12,48 @@ use super::settings::{Address, Login};
 use super::wire::Wire;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The address of the master that the first sentinel to answer names.
+/// The address of the master that most sentinels name; all are asked at once, so that silent ones
+/// cost nothing as long as most are there. Where they are not, the one named most often counts: the
+/// server itself has to confirm that it is a master.
 pub(super) async fn find(
     dialer: &Dialer,
     sentinels: &[Address],
     name: &str,
     login: &Login,
 ) -> Result<Address> {
-    let mut last = None;
-    for sentinel in sentinels {
-        let asking = ask(dialer, sentinel, name, login);
-        match tokio::time::timeout(dialer.limits.connect, asking).await {
-            Ok(Ok(master)) => return Ok(master),
-            Ok(Err(error)) => last = Some(error),
-            Err(_) => {
-                let message = format!("no answer from the sentinel at {sentinel}");
-                last = Some(Error::new(ErrorKind::Unavailable, message));
+    let asking = sentinels.iter().map(|sentinel| ask_bounded(dialer, sentinel, name, login));
+    let mut asking: FuturesUnordered<_> = asking.collect();
+    let (mut named, mut last) = (HashMap::<Address, usize>::new(), None);
+    while let Some(answer) = asking.next().await {
+        let master = match answer {
+            Ok(master) => master,
+            Err(error) => {
+                last = Some(error);
+                continue;
             }
+        };
+        let count = named.entry(master.clone()).or_default();
+        *count += 1;
+        if *count > sentinels.len() / 2 {
+            return Ok(master);
         }
     }
-    Err(last.unwrap_or_else(|| Error::new(ErrorKind::Invalid, "the URL names no sentinel")))
+    let most = named.into_iter().max_by_key(|(_, count)| *count);
+    let nobody = || Error::new(ErrorKind::Invalid, "the URL names no sentinel");
+    most.map(|(master, _)| master).ok_or_else(|| last.unwrap_or_else(nobody))
+}
+
+async fn ask_bounded(
+    dialer: &Dialer,
+    sentinel: &Address,
+    name: &str,
+    login: &Login,
+) -> Result<Address> {
+    let asking = ask(dialer, sentinel, name, login);
+    tokio::time::timeout(dialer.limits.connect, asking).await.unwrap_or_else(|_| {
+        let message = format!("no answer from the sentinel at {sentinel}");
+        Err(Error::new(ErrorKind::Unavailable, message))
+    })
 }
 
 async fn ask(dialer: &Dialer, sentinel: &Address, name: &str, login: &Login) -> Result<Address> {

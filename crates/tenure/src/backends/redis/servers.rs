@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redis::{RedisError, Value};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, DoubtUnlessAnswered};
 use super::dial::{Dialer, Target};
 use super::from_redis;
 use super::names;
@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The servers that keep the locks.
 #[derive(Debug)]
 pub(super) enum Servers {
-    Cluster(Box<Cluster>),
+    Cluster(Arc<Cluster>),
     One(Arc<Link>),
 }
 
@@ -34,7 +34,7 @@ impl Servers {
             Place::Cluster(seeds) => {
                 let seed = Target::At(seeds[0].clone());
                 let cluster = Cluster::new(seeds, dialer(seed), post.clone());
-                return Servers::Cluster(Box::new(cluster));
+                return Servers::Cluster(Arc::new(cluster));
             }
             Place::One(address) => Target::At(address),
             Place::Sentinel { sentinels, master, login } => {
@@ -62,9 +62,22 @@ impl Servers {
 
     /// The connections to all servers that keep locks.
     pub(super) async fn masters(&self) -> Result<Vec<Arc<Wire>>> {
+        self.each_master().await?.into_iter().map(|(_, wire)| wire).collect()
+    }
+
+    /// The same, each by itself, with its address.
+    pub(super) async fn each_master(&self) -> Result<Vec<(String, Result<Arc<Wire>>)>> {
         match self {
-            Servers::Cluster(cluster) => cluster.masters().await,
-            Servers::One(link) => Ok(vec![link.wire().await?]),
+            Servers::Cluster(cluster) => cluster.each_master().await,
+            Servers::One(link) => Ok(vec![(String::new(), Ok(link.wire().await?))]),
+        }
+    }
+
+    /// The connection to one of them, whichever is there first.
+    pub(super) async fn any_master(&self) -> Result<Arc<Wire>> {
+        match self {
+            Servers::Cluster(cluster) => cluster.any_master().await,
+            Servers::One(link) => link.wire().await,
         }
     }
 
@@ -74,9 +87,10 @@ impl Servers {
         Ok(self.ask_on(wire, key, call).await?.0)
     }
 
-    /// The same, on this connection first, and once more if it breaks: for what twice has the
-    /// effect of once. A connection that was killed while nobody used it is often noticed only by
-    /// the next question. Also says which one answered.
+    /// The same, on this connection first, and once more if it breaks: only for what reads, and for
+    /// renewals, which grant nothing and after which nothing is left behind. A connection that was
+    /// killed while nobody used it is often noticed only by the next question. Also says which one
+    /// answered.
     pub(super) async fn ask_again_on(
         &self,
         wire: Arc<Wire>,
@@ -97,13 +111,21 @@ impl Servers {
         call: &Call<'_>,
     ) -> Result<(Value, Arc<Wire>)> {
         let (mut command, mut moving, mut followed) = (call.by_hash(), false, false);
+        // Whoever asks may have too little time to hear that there is no response.
+        let doubt = match self {
+            Servers::Cluster(cluster) => Some(cluster.doubt_unless_answered()),
+            Servers::One(_) => None,
+        };
         for _ in 0..HOPS {
             let answer = match moving {
                 true => ask_moving(&wire, &command).await,
                 false => wire.ask(&command).await,
             };
             let error = match answer {
-                Ok(answer) => return Ok((answer, wire)),
+                Ok(answer) => {
+                    doubt.into_iter().for_each(DoubtUnlessAnswered::answered);
+                    return Ok((answer, wire));
+                }
                 Err(error) => error,
             };
             match (self, error.code()) {
@@ -112,16 +134,18 @@ impl Servers {
                     moving = code == "ASK";
                     wire = cluster.redirected(&error).await?;
                 }
-                (Servers::Cluster(cluster), _) => {
-                    cluster.doubt();
-                    return Err(from_redis(error, &at(key)));
-                }
                 // It did nothing; the sentinels may know who is master now.
                 (Servers::One(link), Some("READONLY" | "MASTERDOWN")) if !followed => {
                     followed = true;
                     wire = link.wire().await?;
                 }
-                (Servers::One(_), _) => return Err(from_redis(error, &at(key))),
+                _ => {
+                    let error = from_redis(error, &at(key));
+                    if error.kind() != ErrorKind::Unavailable {
+                        doubt.into_iter().for_each(DoubtUnlessAnswered::answered);
+                    }
+                    return Err(error);
+                }
             }
         }
         let message = format!("the cluster's nodes do not agree who has `{key}`");

@@ -16,6 +16,8 @@ pub(super) struct Settings {
     pub(super) order: Turn,
     /// How many replicas must have a grant before it counts.
     pub(super) replicas: u32,
+    /// For how long a token is remembered after the last lease.
+    pub(super) memory: Duration,
     pub(super) limits: Limits,
     pub(super) tls: Option<Tls>,
 }
@@ -116,24 +118,46 @@ impl Settings {
             Some(text) => number("replicas", &text)?,
             None => 0,
         };
-        let limits = Limits::take(&mut options)?;
+        let (memory, limits) = (memory(&mut options)?, Limits::take(&mut options)?);
         let tls = tls(&mut options, scheme == "rediss")?;
         options.finish()?;
-        Ok(Settings { place, login, layout, order, replicas, limits, tls })
+        Ok(Settings { place, login, layout, order, replicas, memory, limits, tls })
     }
 }
 
 impl Limits {
     pub(super) fn take(options: &mut Options) -> Result<Limits> {
-        Ok(Limits {
-            connect: connect(options)?,
-            response: options.take_duration("response")?.unwrap_or(RESPONSE),
-        })
+        Ok(Limits { connect: connect(options)?, response: response(options, RESPONSE)? })
     }
 }
 
 pub(super) fn connect(options: &mut Options) -> Result<Duration> {
-    Ok(options.take_duration("connect")?.unwrap_or(CONNECT))
+    duration(options, "connect", CONNECT, HOUR)
+}
+
+/// How long to wait for an answer; this long unless the URL says otherwise.
+pub(in crate::backends) fn response(options: &mut Options, usual: Duration) -> Result<Duration> {
+    duration(options, "response", usual, HOUR)
+}
+
+/// For how long a token is remembered.
+pub(super) fn memory(options: &mut Options) -> Result<Duration> {
+    duration(options, "memory", MEMORY, HOUR * 24 * 31)
+}
+
+/// A span of time above nothing, and one that can be counted with.
+pub(in crate::backends) fn duration(
+    options: &mut Options,
+    name: &'static str,
+    usual: Duration,
+    longest: Duration,
+) -> Result<Duration> {
+    let span = options.take_duration(name)?.unwrap_or(usual);
+    if span.is_zero() || span > longest {
+        let hours = longest.as_secs() / 3600;
+        return Err(invalid(format!("`{name}` has to be above 0 and at most {hours} h")));
+    }
+    Ok(span)
 }
 
 /// The scheme or the option `tls` asks for it.
@@ -193,6 +217,10 @@ fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
+/// When a token is forgotten, the server's clock has long passed it.
+const MEMORY: Duration = HOUR;
+/// Longer than anybody waits; and far from where durations overflow.
+const HOUR: Duration = Duration::from_secs(60 * 60);
 /// A server that does not accept within a second is as good as down.
 const CONNECT: Duration = Duration::from_secs(1);
 /// Longer than a fork or a slow script takes; after this the connection is replaced.
@@ -235,6 +263,10 @@ mod tests {
             ("redis://h?layout=hash", "it can be: redisson, plain"),
             ("redis://h?ca=x", "unknown option `ca`"),
             ("redis://h?replicas=few", "has to be a number"),
+            ("redis://h?response=60000000000000d", "`response` has to be"),
+            ("redis+sentinel://h/m?connect=61m", "at most 1 h"),
+            ("redis://h?connect=0s", "above 0"),
+            ("redis://h?memory=32d", "at most 744 h"),
         ] {
             let error = settings(url).unwrap_err();
             assert!(error.to_string().contains(part), "{url}: {error}");

@@ -28,8 +28,9 @@ impl Redis {
             // Listen first, then look: what comes in between must not be missed.
             rung.as_mut().enable();
             match self.post.letter(owner, waiting.place) {
-                // What the replicas have is known only after asking.
-                Some(Letter::Granted { token, .. }) if self.settings.replicas == 0 => {
+                Some(Letter::Granted { token, .. }) if self.is_whole(claim) => {
+                    // It waits no longer: whoever watches it opens a mailbox anew.
+                    self.post.close(owner);
                     return Some(Grant::new(token, lease(claim.ttl)));
                 }
                 Some(Letter::Granted { .. }) => return None,
@@ -54,6 +55,13 @@ impl Redis {
         }
     }
 
+    /// Whether a pushed grant is all that was wanted. What the replicas have is known only after
+    /// asking; and the lease of a place is too short for one that nobody renews. The same owner's
+    /// request answers the same grant, with the whole ttl.
+    fn is_whole(&self, claim: &Claim) -> bool {
+        self.settings.replicas == 0 && !claim.fixed
+    }
+
     /// Returns when the claim may be gone.
     pub(super) async fn wait_for_loss(&self, claim: &Claim) {
         if self.polls.load(Ordering::Relaxed) {
@@ -71,7 +79,8 @@ impl Redis {
 
     fn is_heard(&self, claim: &Claim, waiting: &Waiting) -> bool {
         let inbox = self.inbox(claim.key.as_str(), claim.owner);
-        waiting.heard_by.as_ref().is_some_and(|wire| wire.hears(&inbox))
+        let wire = waiting.heard_by.as_ref().and_then(std::sync::Weak::upgrade);
+        wire.is_some_and(|wire| wire.hears(&inbox))
     }
 
     /// Makes the claim's messages come to us. What came before is missed: look once more.

@@ -48,14 +48,18 @@ impl Link {
         if let Some(wire) = self.sound() {
             return Ok(wire);
         }
-        // Many may ask at once; one failure answers them all.
-        if let Some((at, error)) = &*failure
-            && *at >= asked
-        {
-            return Err(error.clone());
+        if let Some((at, error)) = &*failure {
+            // Many may ask at once; one failure answers them all.
+            if *at >= asked {
+                return Err(error.clone());
+            }
+            // And many ask again and again, each at its own time: a server that refuses at once is
+            // not dialed for each of them.
+            tokio::time::sleep_until(*at + DIAL_AGAIN).await;
         }
         match self.dialer.dial(&self.post).await {
             Ok(wire) => {
+                *failure = None;
                 let wire = Arc::new(wire);
                 let old = self.current().replace(wire.clone());
                 if let Some(old) = old {
@@ -95,6 +99,9 @@ pub(super) struct Wire {
     /// Renewals take turns: those of very many locks at once would only queue at the server, and
     /// the last ones would look like silence.
     pub(super) renewing: Semaphore,
+    /// Those who have a place already take turns to refresh it, since they all do when a connection
+    /// was replaced.
+    pub(super) refreshing: Semaphore,
     subscribing: [tokio::sync::Mutex<()>; SUBSCRIBING],
     /// What the server said about itself when the connection was made, if it was asked.
     pub(super) uptime: Option<Uptime>,
@@ -146,8 +153,9 @@ impl Wire {
         response: Duration,
     ) -> Wire {
         let renewing = Semaphore::new(RENEWING_MAX);
+        let refreshing = Semaphore::new(REFRESHING_MAX);
         let subscribing = Default::default();
-        Wire { connection, driver, response, tap, renewing, subscribing, uptime: None }
+        Wire { connection, driver, response, tap, renewing, refreshing, subscribing, uptime: None }
     }
 
     /// Sends a command and awaits its answer, for at most the response limit.
@@ -302,5 +310,9 @@ fn demoted(error: &RedisError) -> bool {
 const SILENT_MAX: u32 = 2;
 /// How many scripts that renew are under way: about 30 ms of the server's time.
 const RENEWING_MAX: usize = 64;
+/// How many refreshes of places are under way: about 6 ms of the server's time.
+const REFRESHING_MAX: usize = 256;
+/// The shortest time between two attempts to connect, if the first failed.
+const DIAL_AGAIN: Duration = Duration::from_millis(20);
 /// How many channels are subscribed to at the same time.
 const SUBSCRIBING: usize = 16;

@@ -7,6 +7,7 @@
 
 mod people;
 mod quorum;
+mod rounds;
 
 use std::fmt;
 use std::time::Duration;
@@ -15,8 +16,9 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use self::quorum::{Quorum, Rounds, Votes};
-use super::redis::{Redis, nodes};
+use self::quorum::{Quorum, Votes, unavailable};
+use self::rounds::Rounds;
+use super::redis::{Redis, nodes, settings};
 use crate::backend::{Backend, Claim, Fencing, Grant, Info, Order, Scope};
 use crate::claim::{Attempt, Holding};
 use crate::error::{Error, ErrorKind, Result};
@@ -27,9 +29,9 @@ use crate::token::FencingToken;
 
 /// Opens `redlock://h1,h2,h3,h4,h5`.
 pub(crate) async fn open(mut options: Options) -> Result<Redlock> {
-    let longest = options.take_duration("longest")?.unwrap_or(LONGEST);
+    let longest = settings::duration(&mut options, "longest", LONGEST, MONTH)?;
     let forgets = options.take_word("nodes", &["volatile", "durable"])? != Some("durable");
-    let patience = options.take_duration("response")?.unwrap_or(PATIENCE);
+    let patience = settings::response(&mut options, PATIENCE)?;
     let nodes = nodes(&mut options)?;
     options.finish()?;
     let redlock =
@@ -58,10 +60,17 @@ pub struct Redlock {
 impl Redlock {
     /// One round: ask all, count, raise the token, and undo it all if anything was missing.
     async fn round(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        let asked = self.rounds.claim(claim);
+        // An earlier round that hung with a node would else hold against this one.
+        self.settle(claim).await;
+        let mut asked = self.rounds.claim(claim);
+        if claim.fixed {
+            asked.ttl = kept(claim.ttl);
+        }
         let votes = self.quorum.take(&asked).await;
+        self.rounds.asked(claim.owner, votes.unsure());
         let Some(token) = votes.token().filter(|_| votes.granted() >= self.quorum.needed()) else {
-            let outcome = votes.outcome(&claim.key, self.quorum.needed());
+            let lost = self.rounds.lost(claim.owner, votes.busy(), votes.holder());
+            let outcome = votes.outcome(&claim.key, self.quorum.needed(), lost);
             self.undo(claim, &asked, &votes).await;
             return outcome;
         };
@@ -73,7 +82,7 @@ impl Redlock {
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         // The core counts from before the first question and refuses what is nearly over.
-        Ok(Attempt::Granted(Grant::new(token, valid(claim.ttl))))
+        Ok(Attempt::Granted(Grant::new(token, valid(asked.ttl).min(claim.ttl))))
     }
 
     /// Takes a lost round back.
@@ -87,11 +96,26 @@ impl Redlock {
     }
 
     /// A node may still get a late request of this round: it is refused everywhere from now on, and
-    /// the next round is made under another name.
+    /// the next round is made under another name. A node that does not answer is told later.
     async fn start_over(&self, claim: &Claim, asked: &Claim) {
         let asked = Claim { doubtful: true, ..asked.clone() };
-        drop(self.quorum.release(&asked).await);
-        self.rounds.next(claim.owner);
+        let released = self.quorum.release(&asked).await;
+        self.rounds.undone(claim.owner, &released.silent(), self.quorum.nodes.len());
+    }
+
+    /// Tells the nodes that were silent when a round of this claim was undone. Whether so few are
+    /// left that what they may hold under an old name keeps nobody from the lock.
+    async fn settle(&self, claim: &Claim) -> bool {
+        let late = self.rounds.unsettled(claim);
+        if late.is_empty() {
+            return true;
+        }
+        let left = self.quorum.bury(&late).await;
+        self.rounds.settled(claim.owner, &left);
+        let mut nodes: Vec<usize> = left.into_iter().map(|(_, node)| node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes.len() <= self.quorum.nodes.len() - self.quorum.needed()
     }
 }
 
@@ -121,37 +145,48 @@ impl Backend for Redlock {
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
         let asked: Vec<Claim> = claims.iter().map(|claim| self.rounds.claim(claim)).collect();
-        let renewed = self.quorum.renew(&asked).await;
-        for (claim, answer) in claims.iter().zip(&renewed) {
-            if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost) {
-                self.rounds.end(claim.owner);
-            }
-        }
-        renewed
+        self.quorum.renew(&asked).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<bool> {
         let released = self.quorum.release(&self.rounds.claim(claim)).await;
+        let settled = self.settle(claim).await;
         let held = released.decide(self.quorum.needed(), &claim.key)?;
+        if !settled {
+            return Err(unavailable(claim.key.as_str()));
+        }
+        // Not before: a claim that was lost is released too, under the name that the nodes know.
         self.rounds.end(claim.owner);
         Ok(held)
     }
 
-    /// Most nodes should say that it is free, since the first to say so is alone with it for a
-    /// moment. But they may not agree who is first: whoever hears of it from some tries a little
-    /// later.
+    /// Most nodes that were busy should say that it is free, since the first to say so is alone
+    /// with it for a moment. But they may not agree who is first: a waiter that hears of it from
+    /// some tries a little later. A node that was not busy has nothing to say: there the lock was
+    /// free all the time, because it lost it, or because the holder won without it.
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
         let asked = self.rounds.claim(claim);
+        let all = || ((0..self.quorum.nodes.len()).collect(), 0);
+        let waits = self.rounds.waits(claim.owner);
+        // Who only watches has not asked: a node that is free says so at once, and one is not
+        // enough.
+        let first = if waits.is_some() { 1 } else { self.quorum.needed() };
+        let (busy, lost): (Vec<usize>, u32) = waits.unwrap_or_else(all);
         let mut hints: FuturesUnordered<_> =
-            self.quorum.nodes.iter().map(|node| node.until_free(&asked)).collect();
-        hints.next().await;
+            busy.iter().map(|node| self.quorum.nodes[*node].until_free(&asked)).collect();
+        for _ in 0..first {
+            if hints.next().await.is_none() {
+                // The time will tell.
+                return std::future::pending().await;
+            }
+        }
         let most = async {
-            for _ in 1..self.quorum.needed() {
+            for _ in first..busy.len() / 2 + 1 {
                 hints.next().await;
             }
         };
         // Either way it is time to ask.
-        let _agreed = tokio::time::timeout(self.quorum.pause(), most).await.is_ok();
+        let _agreed = tokio::time::timeout(self.quorum.pause(lost), most).await.is_ok();
         None
     }
 
@@ -180,7 +215,7 @@ impl Backend for Redlock {
         let mut count = 0;
         for (number, node) in self.quorum.nodes.iter().enumerate() {
             let steady = !self.quorum.forgets
-                || node.has_run_for(self.quorum.longest).await.unwrap_or(false);
+                || node.has_run_for(kept(self.quorum.longest)).await.unwrap_or(false);
             count += usize::from(steady);
             let name = format!("node {}", number + 1);
             match node.examine().await {
@@ -219,7 +254,36 @@ fn valid(ttl: Duration) -> Duration {
     ttl.saturating_sub(ttl / 100 + Duration::from_millis(2))
 }
 
+/// For how long the nodes are asked to keep a lease so that this much of it counts.
+fn kept(ttl: Duration) -> Duration {
+    ttl.saturating_add(ttl / 50 + Duration::from_millis(4))
+}
+
+/// Longer leases than this are none.
+const MONTH: Duration = Duration::from_secs(31 * 24 * 60 * 60);
 /// The longest lease that anybody uses on these nodes, unless the URL says otherwise.
 const LONGEST: Duration = Duration::from_secs(60);
 /// How long to wait for one node: far less than a lease, so that a dead one costs little.
 const PATIENCE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_for_a_fixed_lease_counts_for_all_of_it() {
+        for ms in [1, 50, 999, 30_000, 86_400_000] {
+            let ttl = Duration::from_millis(ms);
+            assert!(valid(kept(ttl)) >= ttl, "{ttl:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_time_that_nobody_waits_is_refused() {
+        for option in ["response=60000000000000d", "connect=2h", "longest=32d", "response=0s"] {
+            let url = format!("redlock://127.0.0.1:1?nodes=durable&{option}");
+            let error = open(Options::parse(&url).unwrap()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{option}: {error}");
+        }
+    }
+}

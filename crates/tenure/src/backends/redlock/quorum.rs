@@ -1,13 +1,12 @@
 //! The nodes together: every question goes to all of them at once, and the answers are counted.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{Redis, valid};
+use super::{Redis, kept, valid};
 use crate::backend::{Backend, Claim, Grant, Owner, Scope};
 use crate::backends::redis::Shown;
 use crate::claim::{Attempt, Busy};
@@ -34,13 +33,14 @@ impl Quorum {
 
     /// A lease has to outlast a few rounds.
     pub(super) fn shortest(&self) -> Duration {
-        (self.patience * 4).max(Duration::from_millis(50))
+        self.patience.saturating_mul(4).max(Duration::from_millis(50))
     }
 
     /// A pause that is seldom twice the same, so that two do not try at the same moment; long
-    /// enough that a crowd of waiters does not keep the nodes busy.
-    pub(super) fn pause(&self) -> Duration {
-        Duration::from_millis(50 + RandomState::new().hash_one(self.patience) % 100)
+    /// enough that a crowd of waiters does not keep the nodes busy. It grows with the rounds that
+    /// were lost to the same holder.
+    pub(super) fn pause(&self, lost: u32) -> Duration {
+        random(50, 150, lost)
     }
 
     /// Connects to all; most have to be there.
@@ -58,7 +58,7 @@ impl Quorum {
         let answers = join_all(self.nodes.iter().map(|node| async {
             let asked = async {
                 let attempt = node.try_acquire(claim).await?;
-                let steady = !self.forgets || node.has_run_for(self.longest).await?;
+                let steady = !self.forgets || node.has_run_for(kept(self.longest)).await?;
                 Ok(Vote { attempt, steady })
             };
             self.bounded(node, asked).await
@@ -113,6 +113,16 @@ impl Quorum {
     pub(super) async fn release(&self, claim: &Claim) -> Released {
         let asked = join_all(self.nodes.iter().map(|node| self.bounded(node, node.release(claim))));
         Released(asked.await)
+    }
+
+    /// Buries claims of which a request may still arrive, each at its node. Which could not be?
+    pub(super) async fn bury(&self, late: &[(Claim, usize)]) -> Vec<(Owner, usize)> {
+        let buried = join_all(late.iter().map(|(claim, node)| async move {
+            let node = &self.nodes[*node];
+            self.bounded(node, node.release(claim)).await.is_ok()
+        }));
+        let left = late.iter().zip(buried.await).filter(|(_, buried)| !*buried);
+        left.map(|((claim, node), _)| (claim.owner, *node)).collect()
     }
 
     /// Gives back where it was granted; elsewhere the claim keeps its place.
@@ -193,8 +203,28 @@ impl Votes {
         self.0.iter().any(Result::is_err)
     }
 
-    /// What to tell whoever asked, when it was not won.
-    pub(super) fn outcome(&self, key: &Key, needed: usize) -> Result<Attempt<Grant>> {
+    /// The nodes that said busy.
+    pub(super) fn busy(&self) -> Vec<usize> {
+        let busy = |vote: &Result<Vote>| vote.as_ref().is_ok_and(|vote| !vote.is_granted());
+        let votes = self.0.iter().enumerate();
+        votes.filter(|(_, vote)| busy(vote)).map(|(number, _)| number).collect()
+    }
+
+    /// The holder that most of them named. Others who lost this round held a node for a moment, and
+    /// are no reason to look again.
+    pub(super) fn holder(&self) -> Option<String> {
+        let mut named = BTreeMap::<String, usize>::new();
+        for vote in self.0.iter().flatten() {
+            if let Attempt::Busy(Busy { holder: Some(holder), .. }) = &vote.attempt {
+                let token = holder.token.map_or_else(String::new, |token| token.to_string());
+                *named.entry(format!("{token} {}", holder.name)).or_default() += 1;
+            }
+        }
+        named.into_iter().max_by_key(|(_, count)| *count).map(|(holder, _)| holder)
+    }
+
+    /// What to tell whoever asked, when it was not won, and so often before lost to the same one.
+    pub(super) fn outcome(&self, key: &Key, needed: usize, lost: u32) -> Result<Attempt<Grant>> {
         let steady = self.0.iter().flatten().filter(|vote| vote.steady).count();
         let busy = self.0.iter().flatten().filter_map(|vote| match &vote.attempt {
             Attempt::Busy(busy) => Some(busy),
@@ -220,10 +250,12 @@ impl Votes {
         let mut answer = Busy::new(key.clone());
         answer.holder = busy.iter().find_map(|busy| busy.holder.clone());
         answer.ahead = busy.iter().filter_map(|busy| busy.ahead).max();
-        // Who lost a tie must not try again at the same moment as the other.
+        let retry = busy.iter().filter_map(|busy| busy.retry_after).min();
+        // Who lost a tie must not try again at the same moment as the other, and soon. But if the
+        // same one holds after each round, it is no tie: some node has lost its lock.
         answer.retry_after = match self.token() {
-            Some(_) => Some(Duration::from_millis(5 + RandomState::new().hash_one(key) % 95)),
-            None => busy.iter().filter_map(|busy| busy.retry_after).min(),
+            Some(_) => Some(random(5, 100, lost).min(retry.unwrap_or(Duration::MAX))),
+            None => retry,
         };
         Ok(Attempt::Busy(answer))
     }
@@ -233,6 +265,12 @@ impl Votes {
 pub(super) struct Released(Vec<Result<bool>>);
 
 impl Released {
+    /// The nodes that did not answer.
+    pub(super) fn silent(&self) -> Vec<usize> {
+        let answers = self.0.iter().enumerate();
+        answers.filter(|(_, answer)| answer.is_err()).map(|(number, _)| number).collect()
+    }
+
     /// Whether it was held, if enough nodes answered to know.
     pub(super) fn decide(self, needed: usize, key: &Key) -> Result<bool> {
         let held = self.0.iter().flatten().filter(|held| **held).count();
@@ -248,33 +286,12 @@ impl Released {
     }
 }
 
-/// A claim's name on the nodes changes after a round that left doubt; this remembers which it has.
-#[derive(Debug, Default)]
-pub(super) struct Rounds(Mutex<HashMap<Owner, u64>>);
-
-impl Rounds {
-    /// The claim as the nodes know it.
-    pub(super) fn claim(&self, claim: &Claim) -> Claim {
-        let mut asked = claim.clone();
-        let round = self.rounds().get(&claim.owner).copied().unwrap_or(0);
-        // A client makes far fewer than 2^40 claims.
-        asked.owner = Owner::new(claim.owner.client(), claim.owner.number() | (round << 40));
-        asked
-    }
-
-    pub(super) fn next(&self, owner: Owner) {
-        *self.rounds().entry(owner).or_default() += 1;
-    }
-
-    pub(super) fn end(&self, owner: Owner) {
-        self.rounds().remove(&owner);
-    }
-
-    fn rounds(&self) -> std::sync::MutexGuard<'_, HashMap<Owner, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Between these milliseconds at random, twice as long for each of the first five of so many.
+fn random(from: u64, to: u64, doubled: u32) -> Duration {
+    let span = from + RandomState::new().hash_one(doubled) % (to - from);
+    Duration::from_millis(span << doubled.min(5))
 }
 
-fn unavailable(what: &str) -> Error {
+pub(super) fn unavailable(what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("`{what}`: too few nodes answer"))
 }

@@ -122,7 +122,12 @@ impl fmt::Debug for Sqlite {
 #[async_trait]
 impl Backend for Sqlite {
     fn info(&self) -> Info {
-        Info { reach: Reach::Machine, min_ttl: MIN_TTL, ..Info::new("sqlite") }
+        Info {
+            reach: Reach::Machine,
+            min_ttl: MIN_TTL,
+            busy_leaves_nothing: true,
+            ..Info::new("sqlite")
+        }
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {

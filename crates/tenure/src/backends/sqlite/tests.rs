@@ -275,3 +275,18 @@ fn a_sweep_clears_up_after_the_dead_and_leaves_the_living() {
     assert_eq!(left, expected);
     assert_eq!(number(&store, "SELECT count(*) FROM claim"), 0);
 }
+
+/// As an earlier version, or a foreign client, may have written it.
+#[test]
+fn a_name_that_is_no_key_does_not_hide_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = open(&folder).unwrap();
+    take(&mut store, &claim("a"));
+    let copy = "INSERT INTO claim SELECT key || ' ', place, owner, token, ttl, expires, since, \
+                session, pid, note FROM claim";
+    store.conn.execute(copy, []).unwrap();
+    let listed = store.list(Scope::Prefix("")).unwrap();
+    let keys: Vec<_> = listed.iter().map(|holding| holding.key.as_str()).collect();
+    assert_eq!(keys, ["a"]);
+    store.close();
+}

@@ -148,7 +148,11 @@ impl Store {
             let dead = dead.entry(id).or_insert_with(|| self.dead(row.session).is_some());
             match (*dead, row.place, holdings.last_mut()) {
                 (true, _, _) => {}
-                (false, 0, _) => holdings.push(Holding::new(Key::new(name)?, row.holder(now))),
+                (false, 0, _) => {
+                    // A name that is no key was written by a foreign client.
+                    let key = Key::new(name).ok();
+                    holdings.extend(key.map(|key| Holding::new(key, row.holder(now))));
+                }
                 (false, _, Some(held)) if held.key.as_str() == name => {
                     held.waiters.push(row.waiter(now));
                 }

@@ -150,11 +150,12 @@ fn bounds(settings: &Settings, session: &Session, servers: &[Server]) -> Finding
 
 /// Makes a container and deletes it again.
 async fn containers(session: &Session) -> Result<Finding> {
-    let probe = session.tree.child(&format!("%{:x}", session.client.session_id().0));
+    let client = session.client();
+    let probe = session.tree.child(&format!("%{:x}", client.session_id().0));
     let options = session.options(CreateMode::Container);
-    match session.client.mkdir(&probe, &options).await {
+    match client.mkdir(&probe, &options).await {
         Ok(()) => {
-            super::queue::gone(session.client.delete(&probe, None).await)?;
+            super::queue::gone(client.delete(&probe, None).await)?;
             Ok(Finding::good("containers", "empty locks are swept by the server"))
         }
         Err(ClientError::Unimplemented) => {
@@ -172,8 +173,9 @@ async fn containers(session: &Session) -> Result<Finding> {
 
 /// Who may delete what is ours.
 async fn rights(session: &Session) -> Result<Finding> {
+    let client = session.client();
     let root = session.tree.root();
-    let acls = match session.client.get_acl(root).await {
+    let acls = match client.get_acl(root).await {
         Ok((acls, _)) => acls,
         Err(ClientError::NoNode | ClientError::NoAuth) => Vec::new(),
         Err(error) => return Err(fault::from_client(error)),

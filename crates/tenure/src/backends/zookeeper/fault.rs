@@ -12,6 +12,14 @@ pub(super) fn silent(hosts: &str, limit: Duration) -> Error {
     Error::new(ErrorKind::Unavailable, message)
 }
 
+/// The server that was asked has been left for another.
+pub(super) fn moved() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "zookeeper did not answer, and its server was left for another",
+    )
+}
+
 /// A node that must not be there, or not so.
 pub(super) fn odd(node: &str, what: &str) -> Error {
     Error::new(ErrorKind::Invalid, format!("the node `{}` {what}", node.escape_debug()))

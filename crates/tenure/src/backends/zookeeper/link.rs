@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::fault;
+use super::moving::Unanswered;
 use super::session::Session;
 use super::settings::Settings;
 use crate::backend::Claim;
@@ -16,8 +17,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) struct Link {
     pub(super) settings: Settings,
     session: Mutex<Arc<Session>>,
-    /// By the length of the leases. A fixed lease is not renewed, so that its session has to outlast
-    /// it from the grant on, whatever the URL says of the others.
+    /// By the length of the leases. A fixed lease is not renewed, so that its session has to
+    /// outlast it from the grant on, whatever the URL says of the others.
     fixed: Mutex<HashMap<Duration, Arc<Session>>>,
     opening: tokio::sync::Mutex<()>,
 }
@@ -112,33 +113,47 @@ impl Link {
         let limit = match call {
             // A grant that comes later has too little of its lease left to be of use.
             Call::Take => lease * 2 / 3,
-            // A hung one has to leave time for another.
-            Call::Renew => lease / 3,
+            // A hung one has to leave time to go to another server and to ask again.
+            Call::Renew => lease / 4,
             Call::Release | Call::Look => MOST_PATIENCE,
         };
         limit.min(MOST_PATIENCE)
     }
 
-    /// Makes a call that ends.
+    /// Makes a call that ends, by requests of this session. If it is not answered, the session
+    /// moves to another server.
     pub(super) async fn bound<T>(
         &self,
+        session: &Arc<Session>,
         what: Call,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let limit = self.limit(what);
-        match tokio::time::timeout(limit, call).await {
-            Ok(answer) => answer,
-            Err(_) => Err(fault::silent(&self.settings.shown(), limit)),
-        }
+        let (client, unanswered) = (session.client(), Unanswered::new(&self.settings, session));
+        let mut proves = false;
+        let answer = tokio::select! {
+            biased;
+            answer = call => {
+                let unknown = |error: &Error| error.kind() == ErrorKind::Unavailable;
+                proves = !answer.as_ref().is_err_and(unknown) && !matches!(what, Call::Look);
+                answer
+            }
+            // What the left server makes of it nobody will say.
+            () = session.until_moved(&client) => Err(fault::moved()),
+            () = tokio::time::sleep(limit) => {
+                return Err(fault::silent(&self.settings.shown(), limit));
+            }
+        };
+        unanswered.answered(proves);
+        answer
     }
 }
 
 fn too_long(ttl: Duration, session: &Session) -> Error {
     let (needed, got) = (Session::timeout_of(ttl).as_secs_f64(), session.timeout().as_secs_f64());
     let message = format!(
-        "a fixed lease of {:?} needs a session of {needed} s, but the server keeps none longer than \
-         {got} s; ask for {:?} or less, renew the lock, or raise `maxSessionTimeout`",
-        ttl,
+        "a fixed lease of {ttl:?} needs a session of {needed} s, but the server keeps none longer \
+         than {got} s; ask for {:?} or less, renew the lock, or raise `maxSessionTimeout`",
         session.lease()
     );
     Error::new(ErrorKind::Invalid, message)
@@ -155,6 +170,6 @@ pub(super) enum Call {
 }
 
 /// The longest that one call may take.
-const MOST_PATIENCE: Duration = Duration::from_secs(5);
+const MOST_PATIENCE: Duration = Duration::from_secs(4);
 /// For how long a session for fixed leases is kept that nobody uses.
 const IDLE: Duration = Duration::from_secs(300);

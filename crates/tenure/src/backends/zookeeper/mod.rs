@@ -1,13 +1,15 @@
 //! ZooKeeper, with Curator's layout: who uses Curator and who uses tenure exclude one another.
 //!
-//! `settings` reads the URL, `link` has the sessions, `session` is one and what is known of the
-//! claims in it, `names` and `record` say what is where in the tree. `queue` and `single` decide who holds, in one layout
-//! each; `release` also makes good what failed, `watch` waits, `people` and `examine` tell. The
-//! user's page is `docs/backends/zookeeper.md`.
+//! `settings` reads the URL, `link` has the sessions and `moving` takes them to other servers,
+//! `session` is one and what is known of the claims in it, `names` and `record` say what is where
+//! in the tree. `queue` and `single` decide who holds, in one layout each; `release` also makes
+//! good what failed, `watch` waits, `people` and `examine` tell. The user's page is
+//! `docs/backends/zookeeper.md`.
 
 mod examine;
 mod fault;
 mod link;
+mod moving;
 mod names;
 mod people;
 mod queue;
@@ -104,7 +106,9 @@ impl Zookeeper {
         // The guard of a client with a prefix hides it.
         let whole = self.link.all().iter().find_map(|session| session.whole_key(key, token));
         let key = whole.as_ref().unwrap_or(key);
-        self.link.bound(Call::Look, people::condition(&session, self.layout(), key, token)).await
+        self.link
+            .bound(&session, Call::Look, people::condition(&session, self.layout(), key, token))
+            .await
     }
 
     fn layout(&self) -> Layout {
@@ -187,7 +191,7 @@ impl Backend for Zookeeper {
                 Layout::Ephemeral => single::take(&session, claim).await,
             }
         };
-        self.link.bound(Call::Take, call).await
+        self.link.bound(&session, Call::Take, call).await
     }
 
     /// Opens no session: what is not held in those of now is not held at all.
@@ -232,46 +236,61 @@ impl Backend for Zookeeper {
 
     async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
         let session = self.living().await?;
-        self.link.bound(Call::Look, people::list(&session, self.layout(), scope)).await
+        self.link.bound(&session, Call::Look, people::list(&session, self.layout(), scope)).await
     }
 
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
         let session = self.living().await?;
-        self.link.bound(Call::Look, people::evict(&session, self.layout(), key, token)).await
+        self.link
+            .bound(&session, Call::Look, people::evict(&session, self.layout(), key, token))
+            .await
     }
 
     async fn examine(&self) -> Result<Vec<Finding>> {
         let session = self.living().await?;
         let examined = examine::examine(&self.link.settings, &session);
-        self.link.bound(Call::Look, examined).await
+        self.link.bound(&session, Call::Look, examined).await
     }
 }
 
 impl Zookeeper {
     async fn renew_batch(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         batch: &[(usize, &Claim, Place)],
     ) -> Vec<Result<Duration>> {
         let claims: Vec<_> =
             batch.iter().map(|(_, claim, place)| (*claim, place.clone())).collect();
-        let call = async {
-            Ok(match self.layout() {
+        let call = || async {
+            let answers = match self.layout() {
                 Layout::Queue => queue::renew(session, &claims).await,
                 Layout::Ephemeral => single::renew(session, &claims).await,
-            })
+            };
+            match answers.first() {
+                Some(Err(error)) if answers.iter().all(is_unanswered) => Err(error.clone()),
+                _ => Ok(answers),
+            }
         };
-        let answers = self.link.bound(Call::Renew, call).await;
+        let client = session.client();
+        let mut answers = self.link.bound(session, Call::Renew, call()).await;
+        // A proof changes nothing: it is asked for again where the session is now.
+        if answers.is_err() && !Arc::ptr_eq(&client, &session.client()) {
+            answers = self.link.bound(session, Call::Renew, call()).await;
+        }
         let answers = answers.unwrap_or_else(|error| vec![Err(error); claims.len()]);
         // An answer that failed because the session ended is the server's word.
         let told = |answer: Result<Duration>| match answer {
-            Err(error) if error.kind() == ErrorKind::Unavailable && session.is_over() => {
+            answer if is_unanswered(&answer) && session.is_over() => {
                 Err(Error::gone(LostReason::SessionGone))
             }
             answer => answer,
         };
         answers.into_iter().map(told).collect()
     }
+}
+
+fn is_unanswered(answer: &Result<Duration>) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable)
 }
 
 /// The place of a claim that is held as far as is known, by the grant that the renewal is about.

@@ -106,7 +106,8 @@ async fn records(session: &Session, parent: &str, children: &[String]) -> Result
 }
 
 async fn read(session: &Session, node: &str) -> Result<Option<Record>> {
-    match session.client.get_data(node).await {
+    let client = session.client();
+    match client.get_data(node).await {
         Ok((data, stat)) => {
             let (note, timeout) = record::decode(&data);
             Ok(Some(Record { note, timeout, stat }))
@@ -134,8 +135,9 @@ pub(super) async fn single_holder(session: &Session, node: &str) -> Result<Optio
 
 /// The children of a node as the leader knows them; none if it is not there.
 pub(super) async fn fresh_children(session: &Session, node: &str) -> Result<Vec<String>> {
-    let sync = session.client.sync(node);
-    let children = session.client.list_children(node);
+    let client = session.client();
+    let sync = client.sync(node);
+    let children = client.list_children(node);
     match tokio::join!(sync, children) {
         (_, Err(ClientError::NoNode)) => Ok(Vec::new()),
         (Err(error), _) | (_, Err(error)) => Err(fault::from_client(error)),
@@ -159,32 +161,34 @@ pub(super) async fn evict(
 
 /// Only the first node is a grant. Its name is never used again, so that nobody else's is deleted.
 async fn evict_first(session: &Session, node: &str, wanted: FencingToken) -> Result<bool> {
+    let client = session.client();
     let mut children = fresh_children(session, node).await?;
     names::sort(&mut children);
     let Some(first) = children.first() else { return Ok(false) };
     let first = format!("{node}/{first}");
-    match session.client.check_stat(&first).await.map_err(fault::from_client)? {
+    match client.check_stat(&first).await.map_err(fault::from_client)? {
         Some(stat) if token(stat.czxid)? == wanted => {
-            queue::gone(session.client.delete(&first, None).await)
+            queue::gone(client.delete(&first, None).await)
         }
         Some(_) | None => Ok(false),
     }
 }
 
 async fn evict_single(session: &Session, node: &str, wanted: FencingToken) -> Result<bool> {
+    let client = session.client();
     let beside = names::beside(node);
     let children = fresh_children(session, &beside).await?;
     for child in children.iter().filter(|child| single::is_holding(child)) {
         let hold = format!("{beside}/{child}");
-        let stat = session.client.check_stat(&hold).await.map_err(fault::from_client)?;
+        let stat = client.check_stat(&hold).await.map_err(fault::from_client)?;
         if stat.is_some_and(|stat| u64::try_from(stat.czxid) == Ok(wanted.get())) {
             return single::delete_pair(session, &hold, node).await;
         }
     }
     // A holder that is not ours has nothing beside its node.
-    match session.client.check_stat(node).await.map_err(fault::from_client)? {
+    match client.check_stat(node).await.map_err(fault::from_client)? {
         Some(stat) if token(stat.czxid)? == wanted => {
-            queue::gone(session.client.delete(node, Some(stat.version)).await)
+            queue::gone(client.delete(node, Some(stat.version)).await)
         }
         Some(_) | None => Ok(false),
     }
@@ -197,6 +201,7 @@ pub(super) async fn condition(
     key: &Key,
     wanted: FencingToken,
 ) -> Result<Option<Condition>> {
+    let client = session.client();
     let node = session.tree.key(key);
     let mut candidates = match layout {
         Layout::Queue => {
@@ -213,7 +218,7 @@ pub(super) async fn condition(
         }
     };
     while let Some(path) = candidates.pop() {
-        let stat = session.client.check_stat(&path).await.map_err(fault::from_client)?;
+        let stat = client.check_stat(&path).await.map_err(fault::from_client)?;
         if let Some(stat) = stat
             && u64::try_from(stat.czxid) == Ok(wanted.get())
         {

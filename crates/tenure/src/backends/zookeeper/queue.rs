@@ -32,7 +32,8 @@ pub(super) async fn take(session: &Session, claim: &Claim) -> Result<Attempt<Gra
 
 /// The holder just before us is gone: if our node is there, it is the first.
 async fn next_in_line(session: &Session, claim: &Claim, place: Place) -> Result<Attempt<Grant>> {
-    if !session.prove(&[&place.node]).await? {
+    let client = session.client();
+    if !session.prove(&client, &[&place.node]).await? {
         session.forget(claim);
         return enter(session, claim).await;
     }
@@ -43,12 +44,13 @@ async fn next_in_line(session: &Session, claim: &Claim, place: Place) -> Result<
 
 /// How far our node has come; `None` if it is gone.
 async fn look(session: &Session, claim: &Claim, place: Place) -> Result<Option<Attempt<Grant>>> {
+    let client = session.client();
     let nodes = [place.node.as_str()];
     // Sent in this order and answered in this order: the list is not older than the proof.
-    let proof = session.prove(&nodes);
+    let proof = session.prove(&client, &nodes);
     let parent = session.tree.key(&claim.key);
     let (proof, children) = tokio::join!(biased; proof, async {
-        session.client.list_children(&parent).await
+        client.list_children(&parent).await
     });
     if !proof? {
         session.forget(claim);
@@ -60,17 +62,19 @@ async fn look(session: &Session, claim: &Claim, place: Place) -> Result<Option<A
 
 /// Looks for a node that we may have made without hearing of it.
 async fn find(session: &Session, claim: &Claim) -> Result<Option<Place>> {
+    let client = session.client();
     let Some(node) = find_node(session, claim).await? else { return Ok(None) };
-    let stat = session.client.check_stat(&node).await.map_err(fault::from_client)?;
+    let stat = client.check_stat(&node).await.map_err(fault::from_client)?;
     let place = |stat: Stat| Ok(Place { node, token: token(stat.czxid)? });
     stat.map(place).transpose()
 }
 
 async fn find_node(session: &Session, claim: &Claim) -> Result<Option<String>> {
+    let client = session.client();
     let parent = session.tree.key(&claim.key);
     // After a lost connection we may be at a server that has not heard of our request yet.
-    let sync = session.client.sync(&parent);
-    let children = session.client.list_children(&parent);
+    let sync = client.sync(&parent);
+    let children = client.list_children(&parent);
     let (sync, children) = tokio::join!(sync, children);
     let children = match (sync, children) {
         (_, Err(ClientError::NoNode)) => return Ok(None),
@@ -84,14 +88,15 @@ async fn find_node(session: &Session, claim: &Claim) -> Result<Option<String>> {
 
 /// Makes our node and looks at the others, in one trip.
 async fn enter(session: &Session, claim: &Claim) -> Result<Attempt<Grant>> {
+    let client = session.client();
     let parent = session.tree.key(&claim.key);
     let prefix = format!("{parent}/{}{}", session.protected(claim.owner), names::LOCK);
     let data = record::encode(&claim.note, session.timeout());
     let options = session.options(CreateMode::EphemeralSequential);
     for _ in 0..TRIES {
         session.set(claim, Spot::Asked);
-        let created = session.client.create(&prefix, &data, &options);
-        let children = session.client.list_children(&parent);
+        let created = client.create(&prefix, &data, &options);
+        let children = client.list_children(&parent);
         let (created, children) = tokio::join!(created, children);
         match created {
             Ok((stat, sequence)) => {
@@ -124,6 +129,7 @@ async fn decide(
     place: Place,
     mut children: Vec<String>,
 ) -> Result<Attempt<Grant>> {
+    let client = session.client();
     names::sort(&mut children);
     let parent = session.tree.key(&claim.key);
     let mine = place.node.rsplit_once('/').map_or("", |(_, name)| name);
@@ -143,7 +149,7 @@ async fn decide(
         None
     } else {
         session.set(claim, Spot::Asked);
-        Some(session.client.delete(&place.node, None))
+        Some(client.delete(&place.node, None))
     };
     let holder = people::holder(session, &format!("{parent}/{}", children[0])).await?;
     if let Some(left) = left {
@@ -162,12 +168,13 @@ fn queued(place: Place, node: String, holds: bool) -> Spot {
 
 /// Proves all claims at once; looks at each only if one is missing.
 pub(super) async fn renew(session: &Session, claims: &[(&Claim, Place)]) -> Vec<Result<Duration>> {
+    let client = session.client();
     let nodes: Vec<_> = claims.iter().map(|(_, place)| place.node.as_str()).collect();
-    match session.prove(&nodes).await {
+    match session.prove(&client, &nodes).await {
         Ok(true) => claims.iter().map(|(claim, _)| Ok(claim.ttl.min(session.lease()))).collect(),
         Ok(false) => {
             // The refused proof was an answer of the majority, and these reads come after it.
-            let stats = nodes.iter().map(|node| session.client.check_stat(node));
+            let stats = nodes.iter().map(|node| client.check_stat(node));
             let stats = futures_util::future::join_all(stats.collect::<Vec<_>>()).await;
             let answers = claims.iter().zip(stats);
             answers.map(|((claim, place), stat)| judge(session, claim, place, stat)).collect()
@@ -194,6 +201,7 @@ pub(super) fn judge(
 
 /// Deletes our node, wherever it stands.
 pub(super) async fn release(session: &Session, claim: &Claim) -> Result<bool> {
+    let client = session.client();
     let (node, held) = match session.spot(claim) {
         None if !claim.doubtful => return Ok(false),
         None | Some(Spot::Asked) => match find_node(session, claim).await? {
@@ -206,7 +214,7 @@ pub(super) async fn release(session: &Session, claim: &Claim) -> Result<bool> {
         Some(Spot::Queued { place, .. }) => (place.node, false),
         Some(Spot::Held(place)) => (place.node, true),
     };
-    let was_there = gone(session.client.delete(&node, None).await)?;
+    let was_there = gone(client.delete(&node, None).await)?;
     session.forget(claim);
     Ok(was_there && held)
 }

@@ -25,7 +25,7 @@ impl Link {
                 Layout::Ephemeral => single::release(&session, claim).await,
             }
         };
-        match self.bound(Call::Release, call).await {
+        match self.bound(&session, Call::Release, call).await {
             Err(_) if session.is_over() => Ok(false),
             answer => answer,
         }

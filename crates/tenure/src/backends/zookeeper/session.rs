@@ -1,9 +1,10 @@
 //! A session, and where the claims stand that hang on it. When it is over, so are they.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use zookeeper_client::{Client, CreateMode, CreateOptions, MultiWriteError};
 
 use super::fault;
@@ -17,7 +18,13 @@ use crate::token::FencingToken;
 
 /// A session, and where the claims of it stand.
 pub(super) struct Session {
-    pub(super) client: Client,
+    client: Mutex<Arc<Client>>,
+    /// Held while it moves to another server, and told when it has.
+    pub(super) moving: tokio::sync::Mutex<()>,
+    moved: Notify,
+    /// When its server last answered what needs a majority.
+    served: Mutex<Instant>,
+    settings: Settings,
     pub(super) tree: Tree,
     /// How many were before it.
     pub(super) number: u64,
@@ -89,7 +96,11 @@ impl Session {
     ) -> Result<Session> {
         let claims = Claims { entries: HashMap::new(), used: Clock::Boot.now() };
         Ok(Session {
-            client: settings.connect(timeout).await?,
+            client: Mutex::new(Arc::new(settings.connect(timeout).await?)),
+            moving: tokio::sync::Mutex::default(),
+            moved: Notify::new(),
+            served: Mutex::new(Instant::now()),
+            settings: settings.clone(),
             tree: settings.tree.clone(),
             number,
             acls: settings.acls(),
@@ -97,14 +108,45 @@ impl Session {
         })
     }
 
+    /// The connection of now. What has to be sent in one order is sent over one of them.
+    pub(super) fn client(&self) -> Arc<Client> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Goes on over another connection in the same session. Watches of the one before are not
+    /// waited for any more.
+    pub(super) fn set_client(&self, client: Client) {
+        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(client);
+        self.moved.notify_waiters();
+    }
+
+    /// Its server has answered what needs a majority.
+    pub(super) fn serves(&self) {
+        *self.served.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Whether it has done so since then.
+    pub(super) fn has_served(&self, since: Instant) -> bool {
+        *self.served.lock().unwrap_or_else(PoisonError::into_inner) > since
+    }
+
+    /// Returns when this is no longer the connection of now.
+    pub(super) async fn until_moved(&self, from: &Arc<Client>) {
+        let mut moved = std::pin::pin!(self.moved.notified());
+        moved.as_mut().enable();
+        if Arc::ptr_eq(from, &self.client()) {
+            moved.await;
+        }
+    }
+
     /// Whether the server, or our own clock, ended it.
     pub(super) fn is_over(&self) -> bool {
-        self.client.state().is_terminated()
+        self.client().state().is_terminated()
     }
 
     /// For how long the server keeps our nodes without hearing from us.
     pub(super) fn timeout(&self) -> Duration {
-        self.client.session_timeout()
+        self.client().session_timeout()
     }
 
     /// For how long an answer proves that we hold, from before its request.
@@ -130,7 +172,7 @@ impl Session {
 
     /// The first part of the names of a claim's nodes.
     pub(super) fn protected(&self, owner: Owner) -> String {
-        names::protected(owner, self.client.session_id().0)
+        names::protected(owner, self.client().session_id().0)
     }
 
     pub(super) fn options(&self, mode: CreateMode) -> CreateOptions<'static> {
@@ -211,8 +253,8 @@ impl Session {
     ///
     /// Not a read: a follower that is cut off goes on answering reads, while the majority ends our
     /// session and hands the lock on.
-    pub(super) async fn prove(&self, nodes: &[&str]) -> Result<bool> {
-        let mut writer = self.client.new_multi_writer();
+    pub(super) async fn prove(&self, client: &Client, nodes: &[&str]) -> Result<bool> {
+        let mut writer = client.new_multi_writer();
         for node in nodes {
             writer.add_check_version(node, -1).map_err(fault::from_client)?;
         }
@@ -226,7 +268,17 @@ impl Session {
     /// Makes a container and what is missing above it.
     pub(super) async fn make_container(&self, path: &str) -> Result<()> {
         let options = self.options(CreateMode::Container);
-        self.client.mkdir(path, &options).await.map_err(fault::from_client)
+        self.client().mkdir(path, &options).await.map_err(fault::from_client)
+    }
+}
+
+impl Drop for Session {
+    /// Ends the session at the server, if there is a runtime to do it on. Else it ends by itself.
+    fn drop(&mut self) {
+        if let (false, Ok(runtime)) = (self.is_over(), tokio::runtime::Handle::try_current()) {
+            let (settings, client) = (self.settings.clone(), self.client());
+            runtime.spawn(async move { settings.close(&client).await });
+        }
     }
 }
 

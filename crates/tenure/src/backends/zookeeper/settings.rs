@@ -1,8 +1,9 @@
 //! The URL: `zk://h1,h2,h3/chroot?session=15s&layout=queue`.
 
+use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use zookeeper_client::{Acls, Client};
+use zookeeper_client::{Acls, Client, Connector};
 
 use super::fault;
 use super::names::Tree;
@@ -69,29 +70,113 @@ impl Settings {
         if self.private { Acls::creator_all() } else { Acls::anyone_all() }
     }
 
-    /// The hosts, for people.
+    /// The hosts, for people and for the library.
     pub(super) fn shown(&self) -> String {
-        let shown = self.hosts.iter().map(|(host, port)| match host.contains(':') {
+        self.addresses().join(",")
+    }
+
+    /// Each host with its port.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        let address = |(host, port): &(String, u16)| match host.contains(':') {
             true => format!("[{host}]:{port}"),
             false => format!("{host}:{port}"),
-        });
-        shown.collect::<Vec<_>>().join(",")
+        };
+        self.hosts.iter().map(address).collect()
     }
 
     /// Opens a session with this timeout, or one within the server's bounds.
     pub(super) async fn connect(&self, timeout: Duration) -> Result<Client> {
-        let mut connector = Client::connector().with_session_timeout(timeout);
-        if let Some(login) = &self.login {
-            connector = connector.with_auth("digest", login.as_bytes());
-        }
         let hosts = self.shown();
-        let limit = self.timeout.min(CONNECT_LIMIT);
-        let answer = tokio::time::timeout(limit, connector.connect(&hosts)).await;
-        answer.map_err(|_| fault::silent(&hosts, limit))?.map_err(|error| match error {
-            zookeeper_client::Error::Timeout => fault::silent(&hosts, limit),
-            error => fault::from_client(error),
-        })
+        let limit = timeout.min(CONNECT_LIMIT);
+        let connecting = async {
+            loop {
+                match self.detached(timeout).with_fail_eagerly().connect(&hosts).await {
+                    // None opens a session now. That may be an election, unless nothing listens.
+                    Err(zookeeper_client::Error::NoHosts) => self.someone_listens().await?,
+                    Err(zookeeper_client::Error::Timeout) => {
+                        return Err(fault::silent(&hosts, limit));
+                    }
+                    Err(error) => return Err(fault::from_client(error)),
+                    Ok(client) => return Ok(client),
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+        };
+        let connected = tokio::time::timeout(limit, connecting).await;
+        connected.unwrap_or_else(|_| Err(fault::silent(&hosts, limit)))
     }
+
+    /// Fails if every server refuses the connection, with the reason.
+    async fn someone_listens(&self) -> Result<()> {
+        let hosts = self.hosts.clone();
+        let look = move || hosts.iter().map(refusal).collect::<Option<Vec<_>>>();
+        match tokio::task::spawn_blocking(look).await {
+            Ok(Some(refusals)) => {
+                let message = format!("cannot reach zookeeper at {}", refusals.join(", "));
+                Err(Error::new(ErrorKind::Unavailable, message))
+            }
+            Ok(None) | Err(_) => Ok(()),
+        }
+    }
+
+    /// A session that may move is not ended by the connection that it leaves.
+    fn detached(&self, timeout: Duration) -> Connector {
+        let connector = self.connector(timeout);
+        if self.can_move() { connector.with_detached() } else { connector }
+    }
+
+    /// Whether there is another server to go to.
+    pub(super) fn can_move(&self) -> bool {
+        self.hosts.len() > 1
+    }
+
+    /// Goes on in the session of another connection, at one of these servers.
+    pub(super) async fn take_over(&self, from: &Client, hosts: &str) -> Result<Client> {
+        let connector = self.connector(from.session_timeout()).with_detached();
+        let connecting = connector.with_session(from.session().clone()).connect(hosts);
+        connecting.await.map_err(fault::from_client)
+    }
+
+    /// Ends the session of a connection that does not do so by itself.
+    pub(super) async fn close(&self, client: &Client) {
+        if self.can_move() {
+            let connector = self.connector(client.session_timeout());
+            let hosts = self.shown();
+            let last = connector.with_session(client.session().clone()).connect(&hosts);
+            // Dropped when it is there, which ends the session.
+            let _ended = tokio::time::timeout(CONNECT_LIMIT, last).await;
+        }
+    }
+
+    /// Whether this server opens sessions, for which it needs the majority.
+    pub(super) async fn serves(&self, host: &str) -> bool {
+        let connector = self.connector(self.timeout).with_fail_eagerly();
+        connector.connect(host).await.is_ok()
+    }
+
+    fn connector(&self, timeout: Duration) -> Connector {
+        let connector = Client::connector().with_session_timeout(timeout);
+        match &self.login {
+            Some(login) => connector.with_auth("digest", login.as_bytes()),
+            None => connector,
+        }
+    }
+}
+
+/// Why nothing listens at this host, if so. Blocks.
+fn refusal((host, port): &(String, u16)) -> Option<String> {
+    let addresses = match (host.as_str(), *port).to_socket_addrs() {
+        Ok(addresses) => addresses.collect::<Vec<_>>(),
+        Err(error) => return Some(format!("{host}:{port}: {error}")),
+    };
+    let mut last = None;
+    for address in addresses {
+        let error = TcpStream::connect_timeout(&address, LISTENS).err()?;
+        let refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
+        last = Some(format!("{host}:{port}: {error}")).filter(|_| refused);
+        last.as_ref()?;
+    }
+    last
 }
 
 /// Refuses a chroot that cannot be a path.
@@ -114,6 +199,10 @@ fn invalid(message: impl Into<String>) -> Error {
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Where locks are if the URL does not say.
 const DEFAULT_PATH: &str = "/tenure";
+/// How long a server may take to accept a connection.
+const LISTENS: Duration = Duration::from_secs(1);
+/// The pause before all servers are tried again.
+const AGAIN: Duration = Duration::from_millis(100);
 /// How long opening a session may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 

@@ -34,6 +34,7 @@ impl Nodes {
 
 /// Creates the lock if there is none.
 pub(super) async fn take(session: &Session, claim: &Claim) -> Result<Attempt<Grant>> {
+    let client = session.client();
     let nodes = Nodes::of(session, claim);
     let mut waiting = match session.spot(claim) {
         None if !claim.doubtful => None,
@@ -48,7 +49,7 @@ pub(super) async fn take(session: &Session, claim: &Claim) -> Result<Attempt<Gra
         let created = create(session, claim, &nodes, waiting.as_deref());
         // In one trip: what the transaction did, or an earlier one whose answer was lost.
         let (created, hold) = tokio::join!(biased; created, async {
-            session.client.check_stat(&nodes.hold).await
+            client.check_stat(&nodes.hold).await
         });
         let mine = match (&created, &hold) {
             (Ok(()), Ok(Some(stat))) => Some(stat.czxid),
@@ -87,9 +88,10 @@ async fn create(
     nodes: &Nodes,
     waiting: Option<&str>,
 ) -> Result<(), Refusal> {
+    let client = session.client();
     let data = record::encode(&claim.note, session.timeout());
     let options = session.options(CreateMode::Ephemeral);
-    let mut writer = session.client.new_multi_writer();
+    let mut writer = client.new_multi_writer();
     writer.add_create(&nodes.lock, &data, &options).map_err(Refusal::Other)?;
     writer.add_create(&nodes.hold, &[], &options).map_err(Refusal::Other)?;
     if let Some(waiting) = waiting {
@@ -110,11 +112,12 @@ async fn create(
 /// The transaction that made both nodes, if one did: somebody may have deleted our lock by hand,
 /// and another have taken it.
 async fn made_together(session: &Session, nodes: &Nodes, hold: &Stat) -> Result<Option<i64>> {
-    let lock = session.client.check_stat(&nodes.lock).await.map_err(fault::from_client)?;
+    let client = session.client();
+    let lock = client.check_stat(&nodes.lock).await.map_err(fault::from_client)?;
     if lock.is_some_and(|lock| lock.czxid == hold.czxid) {
         return Ok(Some(hold.czxid));
     }
-    gone(session.client.delete(&nodes.hold, None).await)?;
+    gone(client.delete(&nodes.hold, None).await)?;
     Ok(None)
 }
 
@@ -142,11 +145,12 @@ async fn wait(
     nodes: &Nodes,
     waiting: Option<String>,
 ) -> Result<u32> {
+    let client = session.client();
     let prefix = format!("{}/{}", nodes.beside, nodes.wait);
     let data = record::encode(&claim.note, session.timeout());
     let options = session.options(CreateMode::EphemeralSequential);
-    let created = waiting.is_none().then(|| session.client.create(&prefix, &data, &options));
-    let children = session.client.list_children(&nodes.beside);
+    let created = waiting.is_none().then(|| client.create(&prefix, &data, &options));
+    let children = client.list_children(&nodes.beside);
     let node = match (created, waiting) {
         (Some(created), _) => {
             format!("{prefix}{}", created.await.map_err(fault::from_client)?.1)
@@ -178,14 +182,15 @@ async fn find_waiting(session: &Session, nodes: &Nodes) -> Result<Option<String>
 
 /// Proves all claims at once, and that each lock is the one that was granted.
 pub(super) async fn renew(session: &Session, claims: &[(&Claim, Place)]) -> Vec<Result<Duration>> {
+    let client = session.client();
     let locks: Vec<_> = claims.iter().map(|(_, place)| place.node.as_str()).collect();
     // Nodes of the same name come and go, so a proof that one is there does not name its holder:
     // the reads behind it do, and are not older than it.
     let stats = async {
-        let stats = locks.iter().map(|lock| session.client.check_stat(lock));
+        let stats = locks.iter().map(|lock| client.check_stat(lock));
         futures_util::future::join_all(stats.collect::<Vec<_>>()).await
     };
-    match tokio::join!(biased; session.prove(&locks), stats) {
+    match tokio::join!(biased; session.prove(&client, &locks), stats) {
         (Ok(_), stats) => {
             let answers = claims.iter().zip(stats);
             answers.map(|((claim, place), stat)| judge(session, claim, place, stat)).collect()
@@ -196,6 +201,7 @@ pub(super) async fn renew(session: &Session, claims: &[(&Claim, Place)]) -> Vec<
 
 /// Deletes what is ours: the lock only together with the node beside it.
 pub(super) async fn release(session: &Session, claim: &Claim) -> Result<bool> {
+    let client = session.client();
     let nodes = Nodes::of(session, claim);
     let waiting = match session.spot(claim) {
         None if !claim.doubtful => return Ok(false),
@@ -206,11 +212,11 @@ pub(super) async fn release(session: &Session, claim: &Claim) -> Result<bool> {
     // Also while it waits: a request that took may have gone unanswered.
     let held = delete_pair(session, &nodes.hold, &nodes.lock).await?;
     if let Some(waiting) = waiting {
-        gone(session.client.delete(&waiting, None).await)?;
+        gone(client.delete(&waiting, None).await)?;
     }
     if !held {
         // Somebody deleted the lock by hand.
-        gone(session.client.delete(&nodes.hold, None).await)?;
+        gone(client.delete(&nodes.hold, None).await)?;
     }
     session.forget(claim);
     Ok(held)
@@ -218,7 +224,8 @@ pub(super) async fn release(session: &Session, claim: &Claim) -> Result<bool> {
 
 /// Deletes the lock if the node beside it is there. `false` if one of them is not.
 pub(super) async fn delete_pair(session: &Session, hold: &str, lock: &str) -> Result<bool> {
-    let mut writer = session.client.new_multi_writer();
+    let client = session.client();
+    let mut writer = client.new_multi_writer();
     writer.add_delete(hold, None).map_err(fault::from_client)?;
     writer.add_delete(lock, None).map_err(fault::from_client)?;
     match writer.commit().await {

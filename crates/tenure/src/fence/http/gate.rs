@@ -12,12 +12,20 @@ pub(super) struct Gates(Mutex<HashMap<String, Gate>>);
 type Gate = Arc<tokio::sync::Mutex<()>>;
 
 impl Gates {
-    /// Waits for the turn, which lasts until the result is dropped.
-    pub(super) async fn enter(self: Arc<Self>, resource: String) -> Turn {
-        let gate = self.table().entry(resource.clone()).or_default().clone();
-        let mut turn = Turn { gates: self, resource, guard: None };
+    /// Waits for the turn, which lasts until the result is dropped. None if so many wait or work
+    /// there already: what hangs must not gather everybody else's requests.
+    pub(super) async fn enter(self: Arc<Self>, resource: String, most: usize) -> Option<Turn> {
+        let (gate, mut turn) = {
+            let mut table = self.table();
+            let gate = table.entry(resource.clone()).or_default();
+            // The table has one, and everybody who is here another.
+            if Arc::strong_count(gate) > most.max(1) {
+                return None;
+            }
+            (gate.clone(), Turn { gates: self.clone(), resource, guard: None })
+        };
         turn.guard = Some(gate.lock_owned().await);
-        turn
+        Some(turn)
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<String, Gate>> {
@@ -31,6 +39,13 @@ pub(super) struct Turn {
     gates: Arc<Gates>,
     resource: String,
     guard: Option<OwnedMutexGuard<()>>,
+}
+
+impl Turn {
+    /// Of which resource.
+    pub(super) fn resource(&self) -> &str {
+        &self.resource
+    }
 }
 
 impl Drop for Turn {
@@ -51,13 +66,14 @@ mod tests {
     #[tokio::test]
     async fn a_gate_is_kept_while_somebody_waits_and_no_longer() {
         let gates = Arc::new(Gates::default());
-        let first = gates.clone().enter("a".into()).await;
-        let other = gates.clone().enter("b".into()).await;
-        let second = tokio::spawn(gates.clone().enter("a".into()));
-        let third = tokio::spawn(gates.clone().enter("a".into()));
+        let first = gates.clone().enter("a".into(), 3).await;
+        let other = gates.clone().enter("b".into(), 3).await;
+        let second = tokio::spawn(gates.clone().enter("a".into(), 3));
+        let third = tokio::spawn(gates.clone().enter("a".into(), 3));
         while Arc::strong_count(&gates.table()["a"]) < 4 {
             tokio::task::yield_now().await;
         }
+        assert!(gates.clone().enter("a".into(), 3).await.is_none(), "a fourth waits");
         third.abort();
         assert!(third.await.unwrap_err().is_cancelled());
         assert!(!second.is_finished());

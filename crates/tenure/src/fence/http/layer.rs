@@ -10,22 +10,28 @@ use ::http::{HeaderValue, Request, Response, StatusCode};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::gate::Gates;
+use super::gate::{Gates, Turn};
 use super::store::Store;
 use super::{HEADER, token};
 use crate::fence::Refused;
+use crate::token::FencingToken;
 
 /// Puts a fence before a service. See [the module](super).
 ///
 /// # Examples
 ///
 /// ```
-/// use tenure::fence::{http::FenceLayer, Fences};
+/// use http::{header::AUTHORIZATION, StatusCode};
+/// use tenure::fence::{http::{path, FenceLayer}, Fences};
 ///
-/// // The items of an order share its lock, and so its fence.
-/// let layer = FenceLayer::new(Fences::new(10_000)).resource(|request| {
-///     let path = request.uri.path();
-///     path.split('/').take(3).collect::<Vec<_>>().join("/") // /orders/42/items/7
+/// // The items of an order share its lock, and so its fence: /orders/42/items/7
+/// let order = |request: &http::request::Parts| {
+///     path(request).split('/').take(3).collect::<Vec<_>>().join("/")
+/// };
+/// let layer = FenceLayer::new(Fences::new(10_000), order).check(|request| {
+///     // Strangers are not remembered.
+///     let known = request.headers.contains_key(AUTHORIZATION);
+///     if known { Ok(()) } else { Err(StatusCode::UNAUTHORIZED) }
 /// });
 /// ```
 pub struct FenceLayer<S> {
@@ -36,25 +42,56 @@ struct Rules<S> {
     store: S,
     gates: Arc<Gates>,
     optional: bool,
+    queue: usize,
     resource: Box<dyn Fn(&Parts) -> String + Send + Sync>,
+    check: Check,
 }
 
+type Check = Box<dyn Fn(&Parts) -> Result<(), StatusCode> + Send + Sync>;
+
 impl<S: Store> FenceLayer<S> {
-    /// A fence that keeps its tokens there, for resources named by the path of the request.
-    pub fn new(store: S) -> FenceLayer<S> {
-        let resource = Box::new(|request: &Parts| request.uri.path().to_owned());
-        let rules = Rules { store, gates: Arc::default(), optional: false, resource };
-        FenceLayer { rules: Arc::new(rules) }
+    /// A fence that keeps its tokens there, for resources that this function names: one name for
+    /// everything that one lock guards, however it is asked for. [`path`](super::path) is one.
+    pub fn new(
+        store: S,
+        resource: impl Fn(&Parts) -> String + Send + Sync + 'static,
+    ) -> FenceLayer<S> {
+        FenceLayer {
+            rules: Arc::new(Rules {
+                store,
+                gates: Arc::default(),
+                optional: false,
+                queue: QUEUE,
+                resource: Box::new(resource),
+                check: Box::new(|_| Ok(())),
+            }),
+        }
     }
 
-    /// How a resource is named by a request: one name for everything that one lock guards.
+    /// Refuses a request with a token before anything of it is remembered, with this status. For
+    /// what the request itself shows: whether it is from somebody who may come here at all, and
+    /// whether there is such a resource.
     ///
     /// # Panics
     ///
     /// If the layer was cloned or used before.
     #[must_use]
-    pub fn resource(self, name: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
-        self.change(|rules| rules.resource = Box::new(name))
+    pub fn check(
+        self,
+        check: impl Fn(&Parts) -> Result<(), StatusCode> + Send + Sync + 'static,
+    ) -> Self {
+        self.change(|rules| rules.check = Box::new(check))
+    }
+
+    /// How many requests for one resource may be there at once, the one that is being worked on
+    /// among them: 64, if not said otherwise. More are answered 503.
+    ///
+    /// # Panics
+    ///
+    /// If the layer was cloned or used before.
+    #[must_use]
+    pub fn queue(self, most: usize) -> Self {
+        self.change(|rules| rules.queue = most)
     }
 
     /// Lets requests without a token pass: for a service that some use without a lock. A stale
@@ -99,11 +136,12 @@ impl<S, I> Layer<I> for FenceLayer<S> {
 /// # Examples
 ///
 /// ```
-/// use tenure::fence::{http::{FenceLayer, FenceService}, Fences};
+/// use tenure::fence::{http::{path, FenceLayer, FenceService}, Fences};
 /// use tower_layer::Layer;
 ///
 /// struct Shop;
-/// let shop: FenceService<Fences, Shop> = FenceLayer::new(Fences::new(10_000)).layer(Shop);
+/// let layer = FenceLayer::new(Fences::new(10_000), path);
+/// let shop: FenceService<Fences, Shop> = layer.layer(Shop);
 /// ```
 pub struct FenceService<S, I> {
     rules: Arc<Rules<S>>,
@@ -127,8 +165,9 @@ where
     S: Store,
     I: Service<Request<B>, Response = Response<A>> + Clone + Send + 'static,
     I::Future: Send,
+    I::Error: Send,
     B: Send + 'static,
-    A: From<String>,
+    A: From<String> + Send + 'static,
 {
     type Response = Response<A>;
     type Error = I::Error;
@@ -144,7 +183,7 @@ where
         let mut inner = std::mem::replace(&mut self.inner, next);
         let rules = self.rules.clone();
         Box::pin(async move {
-            let (mut parts, body) = request.into_parts();
+            let (parts, body) = request.into_parts();
             let token = match token(&parts.headers) {
                 Ok(Some(token)) => token,
                 Ok(None) if rules.optional => {
@@ -153,15 +192,55 @@ where
                 Ok(None) => return Ok(missing()),
                 Err(found) => return Ok(garbage(&found)),
             };
-            let resource = (rules.resource)(&parts);
-            let _turn = rules.gates.clone().enter(resource.clone()).await;
-            if let Err(refused) = rules.store.admit(&resource, token).await {
-                return Ok(answer(&refused));
+            if let Err(status) = (rules.check)(&parts) {
+                return Ok(text(status, "refused before the fence".to_owned()));
             }
-            parts.extensions.insert(token);
-            inner.call(Request::from_parts(parts, body)).await
+            let resource = (rules.resource)(&parts);
+            let turn = rules.gates.clone().enter(resource, rules.queue).await;
+            let Some(turn) = turn else { return Ok(crowded()) };
+            finish(rules.pass(inner, Request::from_parts(parts, body), token, turn)).await
         })
     }
+}
+
+impl<S: Store> Rules<S> {
+    /// Admits the token and lets the service work; the turn lasts until it is done.
+    async fn pass<I, B, A>(
+        self: Arc<Self>,
+        mut inner: I,
+        request: Request<B>,
+        token: FencingToken,
+        turn: Turn,
+    ) -> Result<Response<A>, I::Error>
+    where
+        I: Service<Request<B>, Response = Response<A>>,
+        A: From<String>,
+    {
+        let mut request = request;
+        if let Err(refused) = self.store.admit(turn.resource(), token).await {
+            return Ok(answer(&refused));
+        }
+        request.extensions_mut().insert(token);
+        inner.call(request).await
+    }
+}
+
+/// Runs it in a task of its own. Whoever drops this loses the answer and breaks nothing off: the
+/// turn must not pass to the next while a part of the work, such as a statement at a database, goes
+/// on.
+async fn finish<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    match tokio::spawn(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends, and this future with it.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+fn crowded<A: From<String>>() -> Response<A> {
+    text(StatusCode::SERVICE_UNAVAILABLE, "too many wait for this resource".to_owned())
 }
 
 fn missing<A: From<String>>() -> Response<A> {
@@ -192,3 +271,6 @@ fn text<A: From<String>>(status: StatusCode, text: String) -> Response<A> {
     *response.status_mut() = status;
     response
 }
+
+/// Enough for those who come by chance, and little enough to notice that one hangs.
+const QUEUE: usize = 64;

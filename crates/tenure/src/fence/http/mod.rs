@@ -7,22 +7,35 @@
 //! | lower token | 412 Precondition Failed, both numbers in the text, the higher one in the header |
 //! | no token | 428 Precondition Required; by the service with [`FenceLayer::optional`] |
 //! | a token that is none, or two | 400 Bad Request |
-//! | any, while the store fails | 503 Service Unavailable |
+//! | any, while the store fails or too many wait for the resource | 503 Service Unavailable |
 //!
 //! 412 and not 409, because a token is a precondition of the request, as in `If-Match`; because 409
 //! invites to try again, which never helps a stale holder; and because 409 is what a service says
 //! when the lock is busy.
 //!
+//! **The layer stands inside authentication and authorization.** It remembers the token of every
+//! request that reaches it, also if the service refuses it: a stranger with the highest token there
+//! is would keep all holders out, and fill [`Fences`](super::Fences). In axum the layer that is
+//! added last is the outermost, so `.layer(fence)` comes *before* `.layer(auth)`. What can be seen
+//! by the request itself can be refused by [`FenceLayer::check`], before anything is remembered.
+//!
 //! The layer lets requests for one resource pass one at a time, so that a request that was admitted
-//! is done before one with a higher token is. That holds within one process. **A service with more
-//! than one process, or that goes on working after its answer, has to show the token to its own
-//! store as well**: the layer leaves the [`FencingToken`] in the request's extensions.
+//! is done before one with a higher token is. The service's work for it runs **in a task of its
+//! own, to its end**: a client that goes away, or a timeout outside of the layer, loses the answer
+//! and does not break the work off. That holds within one process. **A service with more than one
+//! process, with a timeout inside of the layer, or that goes on working after its answer (a body
+//! that is streamed, a task of its own) has to show the token to its own store as well**: the layer
+//! leaves the [`FencingToken`] in the request's extensions. With [`Fences`](super::Fences) a
+//! restart forgets all tokens.
+//!
+//! The resource is named by a function of the request. [`path`] takes all ways to write a path for
+//! one; a layer inside `Router::nest` sees the path without what was nested.
 //!
 //! Clients send the header with every request that belongs to the lock, the reads too, by [`set`].
 //!
 //! ```
 //! use http::{Request, Response};
-//! use tenure::{fence::{http::{self as fence_http, FenceLayer}, Fences}, FencingToken};
+//! use tenure::{fence::{http::{self as fence_http, path, FenceLayer}, Fences}, FencingToken};
 //! use tower_layer::Layer;
 //! use tower_service::Service;
 //! # use std::{convert::Infallible, future::{ready, Ready}, task::{Context, Poll}};
@@ -38,7 +51,8 @@
 //! # }
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Infallible> {
-//! let mut shop = FenceLayer::new(Fences::new(10_000)).layer(Shop); // Router::layer in axum
+//! let layer = FenceLayer::new(Fences::new(10_000), path);
+//! let mut shop = layer.layer(Shop); // Router::layer in axum
 //! for (token, status) in [(7, 200), (8, 200), (7, 412)] {
 //!     let mut request = Request::put("/stock/42").body(String::new()).unwrap();
 //!     fence_http::set(request.headers_mut(), FencingToken::new(token).unwrap());
@@ -52,29 +66,30 @@
 //! ```
 //! # #[cfg(feature = "fence-rusqlite")] {
 //! use std::sync::{Arc, Mutex};
-//! use tenure::{fence::{self, http::{FenceLayer, Unavailable}, Refused}, FencingToken};
+//! use tenure::{fence::{self, http::{path, FenceLayer, Unavailable}}, FencingToken};
 //!
 //! # let connection = rusqlite::Connection::open_in_memory().unwrap();
 //! let db = Arc::new(Mutex::new(connection));
-//! let layer = FenceLayer::new(move |resource: String, token: FencingToken| {
+//! let store = move |resource: String, token: FencingToken| {
 //!     let db = db.clone();
 //!     async move {
 //!         let mut db = db.lock().unwrap();
-//!         let tx = db.transaction().map_err(Unavailable::new).map_err(Refused::Store)?;
-//!         fence::rusqlite::admit(&tx, &resource, token).map_err(Unavailable::from_refused)?;
-//!         tx.commit().map_err(Unavailable::new).map_err(Refused::Store)
+//!         fence::rusqlite::contact(&mut db, &resource, token).map_err(Unavailable::from_refused)
 //!     }
-//! });
+//! };
+//! let layer = FenceLayer::new(store, path);
 //! # }
 //! ```
 
 mod gate;
 mod layer;
+mod path;
 mod store;
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
 
 pub use layer::{FenceLayer, FenceService};
+pub use path::path;
 pub use store::{Store, Unavailable};
 
 use crate::token::FencingToken;

@@ -12,19 +12,21 @@ use crate::token::FencingToken;
 /// # Examples
 ///
 /// ```
-/// use tenure::{fence::{http::{Store, Unavailable}, Fence, Refused}, FencingToken};
+/// use tenure::{fence::{http::{Store, Unavailable}, Fenced, Refused}, FencingToken};
 ///
 /// /// One fence for everything.
-/// struct Single(Fence);
+/// struct Single(Fenced<()>);
 ///
 /// impl Store for Single {
 ///     async fn admit(&self, _: &str, token: FencingToken) -> Result<(), Refused<Unavailable>> {
-///         Ok(self.0.admit(token)?)
+///         drop(self.0.admit(token)?); // the layer itself lets one pass at a time
+///         Ok(())
 ///     }
 /// }
 /// ```
 pub trait Store: Send + Sync + 'static {
-    /// Admits this token for this resource, and from now on none below it.
+    /// Admits this token for this resource, and from now on none below it. It lasts as the store
+    /// does: what is kept in a database is committed when this returns.
     fn admit(
         &self,
         resource: &str,
@@ -34,7 +36,8 @@ pub trait Store: Send + Sync + 'static {
 
 impl Store for Fences {
     async fn admit(&self, resource: &str, token: FencingToken) -> Result<(), Refused<Unavailable>> {
-        Fences::admit(self, resource, token).map_err(Unavailable::from_refused)
+        // The turn is the layer's: it lasts until the service is done.
+        Fences::admit(self, resource, token).map(drop).map_err(Unavailable::from_refused)
     }
 }
 

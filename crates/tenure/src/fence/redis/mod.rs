@@ -1,21 +1,31 @@
 //! Fences in Redis and Valkey, for what is kept there: one script checks the token and writes.
 //!
 //! The fence of the key `stock/42` is the key `{stock/42}:fence` (see [`key`]), which a cluster
-//! keeps on the same node. It is lost only together with the value, by the same failover or
-//! restore. It is forgotten **a week** after the last admission, so that fences do not pile up: a
-//! holder that was paused for longer and whose resource nobody touched since is let in. Redis must
-//! not evict it: run with `maxmemory-policy noeviction`.
+//! keeps on the same node. It is forgotten **a week** after the last admission, so that fences do
+//! not pile up: a holder that was paused for longer and whose resource nobody touched since is let
+//! in. The week is of the server's wall clock, which may jump. Redis must not evict it: run with
+//! `maxmemory-policy noeviction`.
+//!
+//! **What Redis forgets, the fence forgets.** A failover or a crash that loses the last moments
+//! loses a first contact *alone*: what its holder has read is as right as before, and a stale
+//! holder is admitted again. So the first contact is [`admit_durable`], which waits for replicas or
+//! for the disk. The write needs no waiting: lost with its value, it does no harm. After an error
+//! of the connection begin again with the first contact and the read.
 //!
 //! ```no_run
-//! use tenure::{fence, FencingToken};
+//! use std::time::Duration;
+//! use tenure::{fence::{self, redis::Copies}, FencingToken};
 //!
 //! # async fn example(mut db: redis::aio::MultiplexedConnection, token: FencingToken)
 //! #     -> Result<(), Box<dyn std::error::Error>> {
-//! fence::redis::admit(&mut db, "stock/42", token).await?; // first, before any read
+//! let copies = Copies::replicas(1).within(Duration::from_millis(200));
+//! fence::redis::admit_durable(&mut db, "stock/42", token, copies).await?; // before any read
 //! let n: i64 = redis::cmd("GET").arg("stock/42").query_async(&mut db).await?;
 //! fence::redis::set(&mut db, "stock/42", token, n - 1).await?; // and again with the write
 //! # Ok(()) }
 //! ```
+//!
+//! The read is at the master: a replica may not have what the holder before has written.
 //!
 //! # In a script of one's own
 //!
@@ -43,16 +53,20 @@
 //! # Ok(()) }
 //! ```
 
+mod copies;
+
 use std::sync::LazyLock;
 
 use ::redis::aio::ConnectionLike;
-use ::redis::{FromRedisValue, RedisError, Script, ToRedisArgs};
+use ::redis::{FromRedisValue, RedisError, Script, ToRedisArgs, Value, pipe};
+
+pub use copies::Copies;
 
 use super::refused::{Refused, Stale};
 use crate::token::FencingToken;
 
 /// Lua that defines `tenure_admit(fence, token)`, to stand before a script of one's own.
-pub const CHECK: &str = include_str!("check.lua");
+pub const CHECK: &str = include_str!("../check.lua");
 
 /// The key of the fence of this resource, on the same node of a cluster as the key of that name.
 ///
@@ -65,17 +79,54 @@ pub const CHECK: &str = include_str!("check.lua");
 /// use tenure::fence;
 ///
 /// assert_eq!(fence::redis::key("stock/42"), "{stock/42}:fence");
-/// assert_eq!(fence::redis::key("{shop}:stock/42"), "{shop}:stock/42:fence");
+/// assert_eq!(fence::redis::key("{shop}:stock/42"), "{shop}:stock/42::fence");
 /// ```
 pub fn key(resource: &str) -> String {
     let tag = resource.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     match tag {
-        Some((tag, _)) if !tag.is_empty() => format!("{resource}:fence"),
+        // Two colons, else `{a}` and `a` would share a fence.
+        Some((tag, _)) if !tag.is_empty() => format!("{resource}::fence"),
         _ => format!("{{{resource}}}:fence"),
     }
 }
 
+/// The first contact: admits this token for this resource, and waits until so many copies of it are
+/// made that a failover or a crash does not lose it.
+///
+/// The connection waits with it; others that share it (a clone of a multiplexed one) wait too. It
+/// is to one master, also that of a part of a cluster. A client that reconnects by itself is safe:
+/// admission and waiting go together.
+///
+/// # Errors
+///
+/// As for [`admit`]; [`Refused::Store`] also if the copies were not made in time, or Redis does not
+/// know the command. The token was seen then, by the master at least: read nothing, and begin
+/// again.
+///
+/// # Cancel safety
+///
+/// **Not undone.** The token may have been seen; to show it again is safe.
+pub async fn admit_durable(
+    connection: &mut impl ConnectionLike,
+    resource: &str,
+    token: FencingToken,
+    copies: Copies,
+) -> Result<(), Refused<RedisError>> {
+    // The text of the script, not its hash: it may be unknown after a failover. And in one batch,
+    // for on another connection Redis would wait for what *that* has written: for nothing.
+    let mut batch = pipe();
+    batch.cmd("EVAL").arg(ADMIT.as_str()).arg(1).arg(key(resource)).arg(token.get());
+    batch.add_command(copies.command());
+    let answers: Vec<Value> =
+        batch.query_async(connection).await.map_err(|error| refused(error, token))?;
+    copies.check(answers.last()).map_err(Refused::Store)
+}
+
 /// Admits this token for this resource, and from now on none below it.
+///
+/// **Only what Redis does not lose is fenced.** It is enough with the write in the same script, or
+/// where Redis answers only what is on its disk (`appendonly yes`, `appendfsync always`) and has no
+/// failover; elsewhere the first contact is [`admit_durable`].
 ///
 /// # Errors
 ///
@@ -90,9 +141,12 @@ pub async fn admit(
     resource: &str,
     token: FencingToken,
 ) -> Result<(), Refused<RedisError>> {
-    static SCRIPT: LazyLock<Script> = LazyLock::new(|| fenced("return redis.status_reply('OK')"));
+    static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(&ADMIT));
     run(connection, &SCRIPT, resource, token, None::<i64>).await
 }
+
+/// The script of an admission alone.
+static ADMIT: LazyLock<String> = LazyLock::new(|| text("return redis.status_reply('OK')"));
 
 /// Sets this key, if its fence admits the token.
 ///
@@ -153,8 +207,12 @@ pub async fn increment(
     run(connection, &SCRIPT, key, token, by).await
 }
 
-/// What an error of a script with [`CHECK`] in it says about the token that it was given.
+/// What an error of a script with [`CHECK`] in it says about the token that it was given. Of a
+/// batch of commands the first error counts.
 pub fn refused(error: RedisError, token: FencingToken) -> Refused<RedisError> {
+    let errors = error.clone().into_server_errors();
+    let first = errors.and_then(|errors| errors.first().map(|(_, error)| error.clone().into()));
+    let error: RedisError = first.unwrap_or(error);
     let detail = error.detail().unwrap_or_default();
     match error.code() {
         Some("FENCESTALE") => match detail.parse().map(|seen| Stale::check(token, seen)) {
@@ -168,10 +226,14 @@ pub fn refused(error: RedisError, token: FencingToken) -> Refused<RedisError> {
 
 /// A script that does this if the fence admits the token.
 fn fenced(then: &str) -> Script {
-    Script::new(&format!(
+    Script::new(&text(then))
+}
+
+fn text(then: &str) -> String {
+    format!(
         "{CHECK}local refused = tenure_admit(KEYS[1], ARGV[1])\n\
          if refused then return refused end\n{then}"
-    ))
+    )
 }
 
 async fn run<T: FromRedisValue>(

@@ -1,0 +1,198 @@
+//! Random commands and faults, with the lease oracle as the judge: what no case was written for.
+//!
+//! `TENURE_STORM_SEED` plays the same commands again (the servers' own timing does not repeat), and
+//! `TENURE_STORM_SECONDS` plays for longer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tenure::{Attempt, Client, Guard, Key, Lock};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::cases;
+use crate::bench::{Bench, SOON, until};
+use crate::network::Network;
+
+cases! { "storm":
+    random_commands_and_faults_leave_one_holder_and_every_key_usable,
+}
+
+async fn random_commands_and_faults_leave_one_holder_and_every_key_usable(
+    bench: &Bench,
+) -> Result<()> {
+    let seed = number("TENURE_STORM_SEED").unwrap_or_else(seed_by_time);
+    let seconds = number("TENURE_STORM_SECONDS").unwrap_or(SECONDS);
+    play(bench, seed, Duration::from_secs(seconds)).await.with_context(|| format!("seed {seed}"))
+}
+
+async fn play(bench: &Bench, seed: u64, length: Duration) -> Result<()> {
+    bench.ledger().look_at_every_belief();
+    let (end, mut random) = (Instant::now() + length, Random(seed));
+    let keys: Vec<Key> = (0..KEYS).map(|number| bench.key(&format!("k{number}"))).collect();
+    let (mut clients, mut networks) = (Vec::new(), Vec::new());
+    for _ in 0..ACTORS {
+        if bench.has_network() {
+            let network = Arc::new(bench.network()?);
+            clients.push(bench.client_through(&network).await?);
+            networks.push(network);
+        } else {
+            clients.push(bench.client().await?);
+        }
+    }
+    let mut tasks = tokio::task::JoinSet::new();
+    for client in &clients {
+        let actor = Actor {
+            client: client.clone(),
+            keys: keys.clone(),
+            ttl: bench.short_ttl(),
+            random: random.split(),
+        };
+        tasks.spawn(actor.act(end));
+    }
+    for network in &networks {
+        tasks.spawn(trouble(network.clone(), bench.short_ttl(), random.split(), end));
+    }
+    while tasks.join_next().await.transpose()?.is_some() {}
+    bench.ledger().verdict().await?;
+    for client in &clients {
+        for key in &keys {
+            usable(bench, client, key).await?;
+        }
+    }
+    Ok(())
+}
+
+/// One client: takes, holds, waits, gives up, releases, drops and evicts.
+struct Actor {
+    client: Client,
+    keys: Vec<Key>,
+    ttl: Duration,
+    random: Random,
+}
+
+impl Actor {
+    async fn act(mut self, end: Instant) {
+        while Instant::now() < end {
+            let lock = self.lock();
+            // What fails in a storm fails; the oracle judges what did not.
+            let step = async {
+                if let Some(guard) = self.acquire(&lock).await {
+                    self.hold(&lock, guard).await;
+                }
+            };
+            let _late = timeout(SOON, step).await;
+        }
+    }
+
+    fn lock(&mut self) -> Lock {
+        let key = self.random.choose(&self.keys).clone();
+        let parts = Duration::from_nanos(self.random.below(1_000_000));
+        let ttl = self.ttl * (1 + self.random.below(3) as u32) + parts;
+        let lock = self.client.lock(key).ttl(ttl);
+        if self.random.below(3) == 0 { lock.without_renewal() } else { lock }
+    }
+
+    async fn acquire(&mut self, lock: &Lock) -> Option<Guard> {
+        let patience = self.random.millis(1500);
+        let attempt = match self.random.below(4) {
+            0 => lock.try_acquire().await,
+            // Given up at any await.
+            1 => timeout(self.random.millis(200), lock.acquire()).await.ok()?.map(Attempt::Granted),
+            _ => lock.acquire_within(patience).await,
+        };
+        attempt.ok()?.granted().ok()
+    }
+
+    async fn hold(&mut self, lock: &Lock, guard: Guard) {
+        let span = match self.random.below(8) {
+            0 => self.ttl * 2,
+            _ => self.random.millis(300),
+        };
+        let _lost = timeout(span, guard.lost()).await;
+        match self.random.below(8) {
+            0 => drop(guard),
+            1 => drop(timeout(self.random.millis(3), guard.release()).await),
+            2 => {
+                drop(lock.evict(guard.token()).await);
+                drop(guard);
+            }
+            _ => drop(guard.release().await),
+        }
+    }
+}
+
+/// One fault after another on the way of one client, some of them longer than its leases.
+async fn trouble(network: Arc<Network>, ttl: Duration, mut random: Random, end: Instant) {
+    while Instant::now() < end {
+        sleep(random.millis(600)).await;
+        match random.below(6) {
+            0 => network.cut(),
+            1 => network.hold_requests(),
+            2 => network.hold_responses(),
+            3 => network.delay(random.millis(60)),
+            4 => network.reset(),
+            _ => network.swallow_response(),
+        }
+        let longest = u64::try_from(ttl.as_millis()).unwrap_or(1000) * 3 / 2;
+        sleep(random.millis(longest)).await;
+        network.heal();
+    }
+    network.heal();
+}
+
+/// After the storm the client gets the key.
+async fn usable(bench: &Bench, client: &Client, key: &Key) -> Result<()> {
+    let limit = bench.short_ttl() * 6 * bench.info().freed_after + SOON;
+    let acquire = || async {
+        let attempt = client.lock(key.clone()).acquire_within(limit).await.ok();
+        Ok(attempt.and_then(|attempt| attempt.granted().ok()))
+    };
+    let guard = until(limit, &format!("`{key}` after the storm"), acquire).await?;
+    guard.release().await?;
+    Ok(())
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    fn millis(&mut self, limit: u64) -> Duration {
+        Duration::from_millis(self.below(limit) + 1)
+    }
+
+    fn choose<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[self.below(all.len() as u64) as usize]
+    }
+
+    fn split(&mut self) -> Random {
+        Random(self.next())
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn seed_by_time() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(1, |since| since.as_secs() * 1_000 + u64::from(since.subsec_millis()))
+}
+
+/// How many clients there are, and how many keys they want.
+const ACTORS: usize = 4;
+const KEYS: usize = 2;
+/// How long it is played in a run of the whole suite.
+const SECONDS: u64 = 6;

@@ -1,0 +1,153 @@
+//! What is remembered of a claim from round to round.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::backend::{Claim, Owner};
+
+/// All claims that were asked for and not released yet.
+#[derive(Debug, Default)]
+pub(super) struct Rounds(Mutex<HashMap<Owner, Known>>);
+
+/// What is known of one claim.
+#[derive(Debug, Default)]
+struct Known {
+    /// The claim's name on the nodes: it changes after a round that was undone in doubt, since the
+    /// old one is refused wherever a tombstone lies.
+    round: u64,
+    /// A node did not answer a request of this round, which may still arrive.
+    unsure: bool,
+    /// Earlier rounds and the nodes that may still get a request of theirs and have no tombstone.
+    unsettled: Vec<(u64, usize)>,
+    /// The nodes that were busy in the last round.
+    busy: Vec<usize>,
+    /// The holder that most of them named, and how many rounds in a row were lost to it.
+    holder: Option<String>,
+    lost: u32,
+}
+
+impl Rounds {
+    /// The claim as the nodes know it.
+    pub(super) fn claim(&self, claim: &Claim) -> Claim {
+        let all = self.all();
+        let known = all.get(&claim.owner);
+        let mut asked = named(claim, known.map_or(0, |known| known.round));
+        asked.doubtful |= known.is_some_and(|known| known.unsure);
+        asked
+    }
+
+    /// A round was asked for: did a node not answer?
+    pub(super) fn asked(&self, owner: Owner, unsure: bool) {
+        self.all().entry(owner).or_default().unsure |= unsure;
+    }
+
+    /// A round was lost at these nodes, mostly to this holder. How often was it lost to the same
+    /// one before?
+    pub(super) fn lost(&self, owner: Owner, busy: Vec<usize>, holder: Option<String>) -> u32 {
+        let mut all = self.all();
+        let known = all.entry(owner).or_default();
+        let same = known.holder.is_some() && known.holder == holder;
+        known.lost = if same { known.lost.saturating_add(1) } else { 0 };
+        (known.busy, known.holder) = (busy, holder);
+        known.lost
+    }
+
+    /// The nodes that were busy in the last round, if there was one, and how often it was lost.
+    pub(super) fn waits(&self, owner: Owner) -> Option<(Vec<usize>, u32)> {
+        self.all().get(&owner).map(|known| (known.busy.clone(), known.lost))
+    }
+
+    /// A round was undone in doubt, and these nodes of so many did not answer that. Its name is not
+    /// used again, unless no node has buried it: then nothing refuses it.
+    pub(super) fn undone(&self, owner: Owner, silent: &[usize], nodes: usize) {
+        let mut all = self.all();
+        let known = all.entry(owner).or_default();
+        if silent.len() == nodes {
+            return;
+        }
+        let round = known.round;
+        known.unsettled.extend(silent.iter().map(|node| (round, *node)));
+        let beyond = known.unsettled.len().saturating_sub(UNSETTLED_MAX);
+        known.unsettled.drain(..beyond);
+        (known.round, known.unsure) = (round + 1, false);
+    }
+
+    /// The names under which a late request may still arrive, and where.
+    pub(super) fn unsettled(&self, claim: &Claim) -> Vec<(Claim, usize)> {
+        let all = self.all();
+        let rounds = all.get(&claim.owner).map_or(&[][..], |known| &known.unsettled);
+        let late = |(round, node): &(u64, usize)| {
+            (Claim { doubtful: true, ..named(claim, *round) }, *node)
+        };
+        rounds.iter().map(late).collect()
+    }
+
+    /// Only these are still to be buried.
+    pub(super) fn settled(&self, owner: Owner, left: &[(Owner, usize)]) {
+        if let Some(known) = self.all().get_mut(&owner) {
+            known.unsettled.retain(|(round, node)| left.contains(&(name(owner, *round), *node)));
+        }
+    }
+
+    /// The claim was released.
+    pub(super) fn end(&self, owner: Owner) {
+        self.all().remove(&owner);
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Owner, Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn named(claim: &Claim, round: u64) -> Claim {
+    Claim { owner: name(claim.owner, round), ..claim.clone() }
+}
+
+/// A client makes far fewer than 2^40 claims.
+fn name(owner: Owner, round: u64) -> Owner {
+    Owner::new(owner.client(), owner.number() | (round << 40))
+}
+
+/// More late requests than this of one claim are left to the end of their leases.
+const UNSETTLED_MAX: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::key::Key;
+
+    fn claim() -> Claim {
+        let owner = Owner::new([7; 16], 3);
+        Claim::new(Key::new("k").unwrap(), owner, Duration::from_secs(1))
+    }
+
+    #[test]
+    fn a_name_changes_only_where_the_old_one_was_buried() {
+        let (rounds, claim) = (Rounds::default(), claim());
+        let first = rounds.claim(&claim).owner;
+        rounds.undone(claim.owner, &[0, 1, 2], 3);
+        assert_eq!(rounds.claim(&claim).owner, first, "no node refuses it");
+        assert!(rounds.unsettled(&claim).is_empty());
+        rounds.undone(claim.owner, &[1, 2], 3);
+        assert_ne!(rounds.claim(&claim).owner, first);
+        let late: Vec<_> = rounds.unsettled(&claim);
+        assert!(late.iter().all(|(late, _)| late.owner == first && late.doubtful), "{late:?}");
+        assert_eq!(late.len(), 2);
+        rounds.settled(claim.owner, &[(first, 2)]);
+        assert_eq!(rounds.unsettled(&claim).len(), 1);
+        rounds.end(claim.owner);
+        assert!(rounds.unsettled(&claim).is_empty());
+    }
+
+    #[test]
+    fn rounds_lost_to_the_same_holder_are_counted() {
+        let (rounds, owner) = (Rounds::default(), claim().owner);
+        let lost = |holder: Option<&str>| rounds.lost(owner, vec![1], holder.map(str::to_owned));
+        assert_eq!([lost(Some("a")), lost(Some("a")), lost(Some("a"))], [0, 1, 2]);
+        assert_eq!([lost(Some("b")), lost(Some("b"))], [0, 1]);
+        assert_eq!([lost(None), lost(None)], [0, 0], "nobody is the same");
+        assert_eq!(rounds.waits(owner), Some((vec![1], 0)));
+    }
+}
