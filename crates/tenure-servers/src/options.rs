@@ -2,9 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cluster::Cluster;
 use crate::get::Bundle;
-use crate::secret::Secret;
 
 /// How a server is to be started. The default is [`Durability::Fast`] and Redis 7.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +11,6 @@ pub struct Options {
     pub(crate) flavor: Flavor,
     pub(crate) clock: bool,
     pub(crate) tls: Option<PathBuf>,
-    pub(crate) secret: Option<Secret>,
 }
 
 impl Options {
@@ -45,13 +42,6 @@ impl Options {
     #[must_use]
     pub fn tls(mut self, folder: &Path) -> Self {
         self.tls = Some(folder.to_owned());
-        self
-    }
-
-    /// With the password of another cluster, as a server has that takes over from it. Not MySQL.
-    #[must_use]
-    pub fn password_of(mut self, other: &Cluster) -> Self {
-        self.secret.clone_from(&other.node().secret);
         self
     }
 

@@ -113,8 +113,7 @@ impl<'a> Site<'a> {
                 return Err(Error::failed(format!("start {server}"), reason));
             }
         };
-        let secret = options.secret.clone().map_or_else(Secret::new, Ok);
-        let secret = secret.map_err(|error| Error::failed("make a password", error))?;
+        let secret = Secret::new().map_err(|error| Error::failed("make a password", error))?;
         let site = Self { topology, options, dir, shim, secret };
         site.write(&dir.join("password"), site.secret.as_str())?;
         Ok(site)
