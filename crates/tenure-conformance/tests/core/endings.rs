@@ -16,7 +16,7 @@ use crate::{TTL, faulty};
 
 /// Nothing is held at this server.
 async fn is_empty(memory: &Memory) -> bool {
-    memory.list(Scope::Prefix("")).await.unwrap().is_empty()
+    memory.list(Scope::Prefix("")).await.expect("memory always answers").is_empty()
 }
 
 /// Returns when every release is confirmed.

@@ -13,9 +13,8 @@ use crate::stage::{SERVER, Stage};
 /// anew reaches the server that took over. Nobody holds the lock. Both have to get it in turn.
 pub(super) fn read_only(stage: &mut Stage<'_>) -> Result<()> {
     let cluster = stage.rig.cluster()?;
-    let options = Options::default().password_of(cluster);
-    let successor = tenure_servers::start(cluster.topology(), &options)?;
-    let mut old = Old::of(cluster.node())?;
+    let successor = tenure_servers::start(cluster.topology(), &Options::default())?;
+    let mut old = Old::of(cluster.node(), successor.node())?;
     // What took over has the tables of the one before it.
     stage.prepare(&stage.rig.link_at(&successor.node().address()).url)?;
     let detour = Detour::start(cluster.node().port())?;
@@ -48,15 +47,18 @@ enum Old {
 }
 
 impl Old {
-    fn of(node: &Node) -> Result<Old> {
+    /// The successor gets the same password, as a server that took over would have it.
+    fn of(node: &Node, successor: &Node) -> Result<Old> {
         let (server, password) = (node.url(), node.password().unwrap_or_default());
         Ok(match server.split(':').next().unwrap_or_default() {
             "redis" => {
-                // The successor has the same, as a server that took over would have it.
+                redis::ask(successor.port(), &["CONFIG", "SET", "requirepass", &password])?;
                 redis::ask(node.port(), &["CONFIG", "SET", "masterauth", &password])?;
                 Old::Redis(node.port())
             }
             "mysql" => {
+                let same = format!("set password = password('{password}')");
+                Mysql::connect(successor.port())?.query(&same)?;
                 let mut operator = Mysql::connect(node.port())?;
                 // The lab's clients are administrators, whom a read-only server obeys: from now on
                 // they are not, while this connection stays what it is.
