@@ -143,7 +143,8 @@ fn a_damaged_store_is_refused() {
 fn a_folder_that_may_not_be_written_is_denied() {
     // Nobody may create files there, not even root.
     for verb in [&["run", "k", "--", "true"][..], &["ls"], &["show", "k"]] {
-        let output = output(tenure(["--url", "sqlite:///sys/kernel/locks.db?network=allow"]).args(verb));
+        let output =
+            output(tenure(["--url", "sqlite:///sys/kernel/locks.db?network=allow"]).args(verb));
         assert_eq!(code(&output), 77, "{output:?}");
         let talk = text(&output.stderr);
         assert!(talk.contains("/sys/kernel") && talk.contains("try: "), "{talk}");

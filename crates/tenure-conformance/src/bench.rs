@@ -64,6 +64,13 @@ impl Bench {
         !self.store.ports.is_empty()
     }
 
+    /// Whether a connection holds the lock, which the server frees when it breaks, however long the
+    /// lease would last. The holder is told at once, and not before.
+    pub fn hangs_on_a_connection(&self) -> bool {
+        let url = self.store.url.as_deref().unwrap_or_default();
+        url.contains("mode=session") || url.contains("mode=row")
+    }
+
     /// A network of this case's own, which it can cut.
     ///
     /// # Errors

@@ -37,6 +37,8 @@ async fn pair() -> Result<[Cluster; 2]> {
     let both = tokio::task::spawn_blocking(move || anyhow::Ok([servers()?, servers()?]));
     let [master, replica] = both.await??;
     let (mut db, port) = (connect(&replica).await?, master.node().port());
+    let password = master.node().password().unwrap_or_default();
+    cmd("CONFIG").arg("SET").arg("masterauth").arg(password).exec_async(&mut db).await?;
     cmd("REPLICAOF").arg("127.0.0.1").arg(port).exec_async(&mut db).await?;
     until(SOON, "a replica in step", || {
         let mut db = db.clone();
