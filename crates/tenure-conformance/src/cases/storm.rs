@@ -51,7 +51,7 @@ async fn play(bench: &Bench, seed: u64, length: Duration) -> Result<()> {
         };
         tasks.spawn(actor.act(end));
     }
-    // Where a connection holds the lock, one that breaks frees it: that is no fault of the server's.
+    // Where a connection holds the lock, one that breaks frees it: no fault of the server.
     let faults = if bench.hangs_on_a_connection() { SILENT } else { ALL };
     for network in &networks {
         tasks.spawn(trouble(network.clone(), faults, bench.short_ttl(), random.split(), end));
