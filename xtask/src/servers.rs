@@ -334,6 +334,6 @@ names:
   redis redis5 redis-sentinel redis-cluster etcd etcd3 zookeeper zookeeper3 consul consul3
   postgres mariadb mysql; for fetch also redis8, valkey and jre
 
-environment: TENURE_SERVERS_DIR, TENURE_SERVERS_USE, TENURE_MIRROR, TENURE_MIRROR_SECURITY,
-TENURE_KEYRING; see docs/servers.md
+environment: TENURE_SERVERS_DIR, TENURE_SERVERS_USE, TENURE_SERVERS_NEWEST, TENURE_MIRROR,
+TENURE_MIRROR_SECURITY, TENURE_KEYRING; see docs/servers.md
 ";

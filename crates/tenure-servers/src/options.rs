@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::get::Bundle;
+use crate::get::{Bundle, Newest};
 
 /// How a server is to be started. The default is [`Durability::Fast`] and Redis 7.
 #[derive(Clone, Debug, Default)]
@@ -85,8 +85,10 @@ pub enum Flavor {
 }
 
 impl Flavor {
+    /// What it is fetched as. By option of the environment, Valkey runs in the place of Redis 7.
     pub(crate) fn bundle(self) -> Bundle {
         match self {
+            Self::Redis7 if Newest::from_env() == Newest::Valkey => Bundle::Valkey,
             Self::Redis7 => Bundle::Redis,
             Self::Redis8 => Bundle::Redis8,
             Self::Valkey => Bundle::Valkey,

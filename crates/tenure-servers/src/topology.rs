@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::get::Bundle;
+use crate::get::{Bundle, Newest};
 
 /// A server, or servers that belong together.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -94,6 +94,7 @@ impl Topology {
             "mariadb" => &[Bundle::Mariadb],
             "mysql" => &[Bundle::Mysql],
             "postgres" => &[Bundle::Postgres],
+            "redis" if Newest::from_env() == Newest::Valkey => &[Bundle::Valkey],
             "redis" => &[Bundle::Redis],
             _ => &[Bundle::Zookeeper, Bundle::Jre],
         }

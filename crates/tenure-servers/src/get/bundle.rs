@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 use rustix::fs::OFlags;
 
-use super::{Use, apt, deb, dir, host, is_ours, trusted_dir};
+use super::{Newest, Use, apt, deb, dir, host, is_ours, trusted_dir};
 use crate::error::{Error, Result};
 
 /// What can be fetched.
@@ -46,7 +46,7 @@ impl Bundle {
         Self::Zookeeper,
     ];
 
-    /// Its name, which is also that of its folder.
+    /// Its name, which is also that of its folder, unless the newest is asked for.
     pub fn name(self) -> &'static str {
         match self {
             Self::Consul => "consul",
@@ -64,7 +64,7 @@ impl Bundle {
 
     /// The program of the host that is used instead, and its version, if one will do.
     pub fn on_host(self) -> Option<(PathBuf, String)> {
-        if Use::from_env(self.name()).is_ok_and(|allowed| allowed == Use::Bundle) {
+        if Use::of(self).is_ok_and(|allowed| allowed == Use::Bundle) {
             return None;
         }
         let (path, (major, minor)) = host::find(self)?;
@@ -123,7 +123,7 @@ fn make(bundle: Bundle, dir: &Path, root: &Path) -> Result<(), String> {
     if is_complete(root, bundle) {
         return Ok(());
     }
-    let work = dir.join(format!("{}.part", bundle.name()));
+    let work = dir.join(format!("{}.part", folder_of(bundle)));
     let result = make_in(bundle, &work, root);
     // Also after a failure: half a bundle is of no use to anybody.
     drop(fs::remove_dir_all(&work));
@@ -157,7 +157,7 @@ fn make_in(bundle: Bundle, work: &Path, root: &Path) -> Result<(), String> {
 
 /// Waits until no other process makes this bundle; lasts until the file is dropped.
 fn turn(dir: &Path, bundle: Bundle) -> Result<File, String> {
-    let path = dir.join(format!("{}.lock", bundle.name()));
+    let path = dir.join(format!("{}.lock", folder_of(bundle)));
     let lock = lock_file(&path)?;
     if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
         say(bundle, "waiting for another process that fetches it");
@@ -188,13 +188,22 @@ pub(super) fn megabytes(bytes: u64) -> String {
 /// The folder of a bundle. One that was made by another recipe is left alone, because servers of
 /// another process may run from it: then ours has a name of its own.
 fn root_of(dir: &Path, bundle: Bundle) -> PathBuf {
-    let plain = dir.join(bundle.name());
+    let folder = folder_of(bundle);
+    let plain = dir.join(&folder);
     if !plain.exists() || is_complete(&plain, bundle) {
         return plain;
     }
     let mut hasher = DefaultHasher::new();
     deb::recipe(bundle).hash(&mut hasher);
-    dir.join(format!("{}-{:016x}", bundle.name(), hasher.finish()))
+    dir.join(format!("{folder}-{:016x}", hasher.finish()))
+}
+
+/// The name of its folder in the cache: the newest stands beside the usual one.
+fn folder_of(bundle: Bundle) -> String {
+    match Newest::from_env().concerns(bundle) {
+        true => format!("{}-newest", bundle.name()),
+        false => bundle.name().to_owned(),
+    }
 }
 
 fn is_complete(root: &Path, bundle: Bundle) -> bool {

@@ -10,10 +10,12 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 use super::bundle::Bundle;
+use super::newest::{self, Newest};
 
 /// The Debian release that has the version we want.
 pub(super) fn suite(bundle: Bundle) -> &'static str {
     match bundle {
+        _ if Newest::from_env().concerns(bundle) => "trixie",
         // The last release with Consul.
         Bundle::Consul => "bullseye",
         // No release has it; what sid calls its libraries changes with time.
@@ -26,6 +28,7 @@ pub(super) fn suite(bundle: Bundle) -> &'static str {
 /// The packages: the server's own first, then all that its libraries need.
 pub(super) fn packages(bundle: Bundle) -> Vec<&'static str> {
     let lists: &[&str] = match bundle {
+        _ if Newest::from_env().concerns(bundle) => newest::packages(bundle).unwrap_or_default(),
         Bundle::Consul => &["consul libc6"],
         Bundle::Etcd => &["etcd-server etcd-client libc6"],
         Bundle::Jre => &["openjdk-17-jre-headless zlib1g", LIBC],
@@ -57,11 +60,18 @@ pub(super) fn program(bundle: Bundle) -> String {
         Bundle::Jre => format!("usr/lib/jvm/java-17-openjdk-{ARCH}/bin/java"),
         Bundle::Mariadb => "usr/sbin/mariadbd".into(),
         Bundle::Mysql => "usr/sbin/mysqld".into(),
-        Bundle::Postgres => format!("{POSTGRES_BIN}/postgres"),
+        Bundle::Postgres => format!("{}/postgres", postgres_bin()),
         Bundle::Redis | Bundle::Redis8 => "usr/bin/redis-server".into(),
         Bundle::Valkey => "usr/bin/valkey-server".into(),
         Bundle::Zookeeper => "usr/share/java/zookeeper.jar".into(),
     }
+}
+
+/// Where PostgreSQL's programs are in the bundle.
+fn postgres_bin() -> String {
+    let newest = Newest::from_env().concerns(Bundle::Postgres);
+    let major = if newest { newest::POSTGRES_MAJOR } else { "15" };
+    format!("usr/lib/postgresql/{major}/bin")
 }
 
 /// Everything that makes a bundle what it is; one with another recipe is fetched again.
@@ -114,7 +124,7 @@ pub(super) fn unpack(bundle: Bundle, packages: &Path, root: &Path) -> Result<Vec
     }
     let mended = prune(root).and_then(|()| match bundle {
         Bundle::Jre if is_inside(root, Path::new(JVM)) => relink(root, &root.join(JVM)),
-        Bundle::Postgres if is_inside(root, Path::new(POSTGRES_BIN)) => wrap_postgres(root),
+        Bundle::Postgres if is_inside(root, Path::new(&postgres_bin())) => wrap_postgres(root),
         Bundle::Jre | Bundle::Postgres => Err(io::Error::other("its folders are links")),
         _ => Ok(()),
     });
@@ -181,13 +191,17 @@ fn relink(root: &Path, folder: &Path) -> io::Result<()> {
 /// `initdb` runs the `postgres` beside it, without our loader: puts a launcher there. It finds the
 /// bundle from its own place, so that the bundle can be moved.
 fn wrap_postgres(root: &Path) -> io::Result<()> {
-    let program = root.join(POSTGRES_BIN).join("postgres");
+    let bin = postgres_bin();
+    let program = root.join(&bin).join("postgres");
     fs::rename(&program, launched(&program))?;
-    let up = "../".repeat(Path::new(POSTGRES_BIN).components().count());
+    let up = "../".repeat(Path::new(&bin).components().count());
+    // Newer releases have nothing in `lib` any more.
+    let loaders = ["lib", "usr/lib"].map(|lib| format!("{lib}/{TRIPLET}/{LOADER}"));
+    let loader = loaders.iter().find(|loader| root.join(loader).exists()).unwrap_or(&loaders[0]);
     let script = format!(
         "#!/bin/sh\n\
          h=$(cd \"$(dirname \"$0\")\" && pwd) && r=$(cd \"$h/{up}\" && pwd) || exit 1\n\
-         exec \"$r/lib/{TRIPLET}/{LOADER}\" \\\n  \
+         exec \"$r/{loader}\" \\\n  \
          --library-path \"$r/lib/{TRIPLET}:$r/usr/lib/{TRIPLET}\" \\\n  \
          --argv0 \"$h/postgres\" \"$h/postgres.bin\" \"$@\"\n"
     );
@@ -220,12 +234,12 @@ const POSTGRES: &str = "postgresql-15 postgresql-client-15 libpq5 libxml2 libgss
     libcom-err2 libkrb5support0 libkeyutils1 libsasl2-2 libtinfo6 libcrypt1 libgnutls30 \
     libp11-kit0 libidn2-0 libunistring2 libtasn1-6 libnettle8 libhogweed6 libgmp10 libffi8";
 const JVM: &str = "usr/lib/jvm";
-const POSTGRES_BIN: &str = "usr/lib/postgresql/15/bin";
 
-const PRUNED: [&str; 12] = [
+const PRUNED: [&str; 13] = [
     "lib/systemd",
     "usr/lib/mysql",
     "usr/lib/postgresql/15/lib/bitcode",
+    "usr/lib/postgresql/17/lib/bitcode",
     "usr/lib/systemd",
     "usr/share/apport",
     "usr/share/bash-completion",

@@ -7,6 +7,7 @@ mod cache;
 mod deb;
 mod host;
 mod mirror;
+mod newest;
 
 use std::env;
 use std::ffi::OsString;
@@ -18,6 +19,7 @@ use bundle::fetch;
 pub use bundle::Bundle;
 pub use cache::dir;
 pub(crate) use cache::{is_ours, trusted_dir};
+pub(crate) use newest::Newest;
 
 use crate::error::{Error, Result};
 
@@ -76,7 +78,7 @@ impl Program {
 
 /// Finds the main program of a bundle: on the host, or fetched.
 pub(crate) fn program(bundle: Bundle) -> Result<Program> {
-    let use_ = Use::from_env(bundle.name())?;
+    let use_ = Use::of(bundle)?;
     if use_ != Use::Bundle
         && let Some((path, version)) = host::find(bundle)
     {
@@ -111,7 +113,7 @@ pub(crate) fn zookeeper() -> Result<(OsString, Program)> {
 }
 
 fn zookeeper_jars() -> Result<OsString> {
-    let use_ = Use::from_env("zookeeper")?;
+    let use_ = Use::of(Bundle::Zookeeper)?;
     if use_ != Use::Bundle
         && let Some(class_path) = host::zookeeper_class_path()
     {
@@ -141,6 +143,20 @@ enum Use {
 }
 
 impl Use {
+    /// What the environment allows for a bundle. The newest is never what happens to be installed.
+    fn of(bundle: Bundle) -> Result<Self> {
+        let server = bundle.name();
+        newest::check(server)?;
+        match (Self::from_env(server)?, Newest::from_env().concerns(bundle)) {
+            (Self::Path, true) => Err(Error::failed(
+                format!("get {server}"),
+                format!("TENURE_SERVERS_USE=path contradicts {}", newest::VARIABLE),
+            )),
+            (_, true) => Ok(Self::Bundle),
+            (allowed, false) => Ok(allowed),
+        }
+    }
+
     fn from_env(server: &str) -> Result<Self> {
         match env::var("TENURE_SERVERS_USE").as_deref() {
             Err(_) | Ok("" | "auto") => Ok(Self::Auto),

@@ -1,0 +1,107 @@
+//! By option, newer servers: those of Debian trixie. Their bundles have folders of their own, so
+//! that the usual ones stay as they are; a program of the host is never taken.
+//!
+//! Not those of sid, which are newer still: a mirror may serve an index of sid that has run out,
+//! and apt is never told to accept one.
+
+use std::env;
+
+use super::bundle::Bundle;
+use crate::error::{Error, Result};
+
+/// What `TENURE_SERVERS_NEWEST` says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Newest {
+    /// The usual servers.
+    No,
+    /// The newest ones.
+    Yes,
+    /// The newest ones, and Valkey wherever Redis would run.
+    Valkey,
+}
+
+impl Newest {
+    /// What the environment says. A word that is not known counts as [`No`](Self::No) here: no
+    /// program is handed out then, see [`check`].
+    pub(crate) fn from_env() -> Self {
+        Self::parse(&env::var(VARIABLE).unwrap_or_default()).unwrap_or(Self::No)
+    }
+
+    fn parse(word: &str) -> Option<Self> {
+        match word {
+            "" | "0" => Some(Self::No),
+            "1" => Some(Self::Yes),
+            "valkey" => Some(Self::Valkey),
+            _ => None,
+        }
+    }
+
+    /// Whether a bundle is to be a newer one. Consul is not in trixie, the usual etcd comes from
+    /// there, MySQL from sid; Java is no server, and the usual one runs the newer ZooKeeper.
+    pub(super) fn concerns(self, bundle: Bundle) -> bool {
+        self != Self::No && packages(bundle).is_some()
+    }
+}
+
+/// Refuses a word that is not known, before a server runs that was not meant.
+pub(super) fn check(server: &str) -> Result<()> {
+    let word = env::var(VARIABLE).unwrap_or_default();
+    match Newest::parse(&word) {
+        Some(_) => Ok(()),
+        None => Err(Error::failed(
+            format!("get {server}"),
+            format!("{VARIABLE} is `{word}` (known: 0, 1, valkey)"),
+        )),
+    }
+}
+
+/// The packages of trixie, the server's own first; none for a bundle that stays as it is.
+pub(super) fn packages(bundle: Bundle) -> Option<&'static [&'static str]> {
+    Some(match bundle {
+        Bundle::Mariadb => {
+            &["mariadb-server-core libaio1t64 libnuma1 liburing2 libpcre2-8-0 libcrypt1", COMMON]
+        }
+        Bundle::Postgres => &[POSTGRES, COMMON],
+        Bundle::Redis | Bundle::Redis8 => {
+            &["redis-tools redis-server libatomic1 liblzf1 libjemalloc2", COMMON]
+        }
+        Bundle::Valkey => &["valkey-tools valkey-server libatomic1 liblzf1 libjemalloc2", COMMON],
+        Bundle::Zookeeper => {
+            &["libzookeeper-java libslf4j-java libdropwizard-metrics-java libsnappy-java"]
+        }
+        Bundle::Consul | Bundle::Etcd | Bundle::Jre | Bundle::Mysql => return None,
+    })
+}
+
+/// The variable that asks for them.
+pub(super) const VARIABLE: &str = "TENURE_SERVERS_NEWEST";
+
+/// The major version of PostgreSQL in trixie, which is in the names of its folders.
+pub(super) const POSTGRES_MAJOR: &str = "17";
+
+const COMMON: &str = "libssl3t64 zlib1g libsystemd0 libcap2 libzstd1 libc6 libgcc-s1 libstdc++6";
+// Without what only extensions need, and without LLVM: the server runs with jit=off.
+const POSTGRES: &str = "postgresql-17 postgresql-client-17 libpq5 libxml2 libgssapi-krb5-2 \
+    libldap2 libicu76 liblz4-1 liblzma5 libreadline8t64 libpam0g libaudit1 libcap-ng0 libkrb5-3 \
+    libk5crypto3 libcom-err2 libkrb5support0 libkeyutils1 libsasl2-2 libtinfo6 libcrypt1";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_not_known_is_not_taken_for_another() {
+        for (word, meant) in [("", Newest::No), ("1", Newest::Yes), ("valkey", Newest::Valkey)] {
+            assert_eq!(Newest::parse(word), Some(meant));
+        }
+        assert_eq!(Newest::parse("redis"), None);
+    }
+
+    #[test]
+    fn what_trixie_does_not_have_newer_stays_as_it_is() {
+        for bundle in [Bundle::Consul, Bundle::Etcd, Bundle::Jre, Bundle::Mysql] {
+            assert!(!Newest::Yes.concerns(bundle), "{bundle:?}");
+        }
+        assert!(Newest::Yes.concerns(Bundle::Redis) && !Newest::No.concerns(Bundle::Redis));
+    }
+}
