@@ -141,9 +141,11 @@ impl Apt {
     ) -> Result<String, String> {
         let log = folder.join("apt.log");
         drop(fs::remove_file(&log));
-        let fresh = deb::suite(self.bundle) != FROZEN;
-        let fresh = format!("-oAcquire::Check-Valid-Until={fresh}");
-        let options = ["apt-get", &fresh].into_iter().chain(OPTIONS.iter().copied());
+        let suite = deb::suite(self.bundle);
+        let fresh = format!("-oAcquire::Check-Valid-Until={}", suite != FROZEN);
+        let age = if suite == ROLLING { ROLLING_AGE } else { 0 };
+        let age = format!("-oAcquire::Min-ValidTime={age}");
+        let options = ["apt-get", &fresh, &age].into_iter().chain(OPTIONS.iter().copied());
         let argv = options.chain(arguments.iter().copied()).map(Into::into).collect();
         let mut launch = Launch::new(argv, folder, log.clone());
         launch.env = vec![("APT_CONFIG".into(), self.home.join("apt.conf").into())];
@@ -252,6 +254,10 @@ const PROXIES: [&str; 6] =
 
 /// A release whose indexes may be older than they say that they are good for.
 const FROZEN: &str = "bullseye";
+/// The suite whose indexes are valid for a week. A mirror that is a snapshot is often older, and
+/// what it has is signed all the same: for so many seconds, 60 days, that is borne.
+const ROLLING: &str = "sid";
+const ROLLING_AGE: u32 = 60 * 24 * 60 * 60;
 
 const LISTS_LAST: Duration = Duration::from_secs(24 * 60 * 60);
 const PAUSE_LONGEST: Duration = Duration::from_secs(32);
