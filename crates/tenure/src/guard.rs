@@ -110,13 +110,19 @@ impl Guard {
     ///
     /// `Lost` if it was gone before: then the work may have overlapped with another holder's.
     /// `Unavailable` if the server did not confirm: the release goes on in the background, and the
-    /// lease ends in any case.
+    /// lease ends in any case. `Closed` in a child of `fork`: the lock is the parent's.
     ///
     /// # Cancel safety
     ///
     /// **Not undone.** Dropping the future leaves the effect to the background: the release still
     /// happens.
     pub async fn release(self) -> Result<()> {
+        if let Err(error) = self.user.shared.home.check() {
+            // In a child of `fork` the lock is the parent's. Not even dropped: that would tell
+            // observers of a release.
+            std::mem::forget(self);
+            return Err(error);
+        }
         let Guard { grip, user } = self;
         let lease = grip.lease.clone();
         let result = match Arc::into_inner(grip) {
