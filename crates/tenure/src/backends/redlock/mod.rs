@@ -19,7 +19,7 @@ use futures_util::stream::FuturesUnordered;
 use self::quorum::{Quorum, Votes, unavailable};
 use self::rounds::Rounds;
 use super::redis::{Redis, nodes, settings};
-use crate::backend::{Backend, Claim, Fencing, Grant, Info, Order, Scope};
+use crate::backend::{Backend, Claim, Fencing, Grant, Info, Order, Owner, Scope};
 use crate::claim::{Attempt, Holding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::finding::{Finding, Grade};
@@ -60,13 +60,14 @@ pub struct Redlock {
 impl Redlock {
     /// One round: ask all, count, raise the token, and undo it all if anything was missing.
     async fn round(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        // An earlier round that hung with a node would else hold against this one.
-        self.settle(claim).await;
         let mut asked = self.rounds.claim(claim);
         if claim.fixed {
             asked.ttl = kept(claim.ttl);
         }
-        let votes = self.quorum.take(&asked).await;
+        // An earlier round that hung with a node would else hold against this one. Both go over the
+        // same connections in this order, and a silent node is waited for once.
+        let settle = self.settle(claim);
+        let (_few, votes) = tokio::join!(biased; settle, self.quorum.take(&asked));
         self.rounds.asked(claim.owner, votes.unsure());
         let Some(token) = votes.token().filter(|_| votes.granted() >= self.quorum.needed()) else {
             let lost = self.rounds.lost(claim.owner, votes.busy(), votes.holder());
@@ -76,7 +77,7 @@ impl Redlock {
         };
         let raised = self.quorum.raise(&asked, token, &votes).await;
         if raised < self.quorum.needed() {
-            self.start_over(claim, &asked).await;
+            self.start_over(claim).await;
             let message =
                 format!("`{}` was won, but its token not raised on a majority", claim.key);
             return Err(Error::new(ErrorKind::Unavailable, message));
@@ -89,7 +90,7 @@ impl Redlock {
     async fn undo(&self, claim: &Claim, asked: &Claim, votes: &Votes) {
         // An earlier request of the same round may be under way as well.
         if votes.unsure() || asked.doubtful {
-            self.start_over(claim, asked).await;
+            self.start_over(claim).await;
         } else {
             self.quorum.release_granted(asked, votes).await;
         }
@@ -97,10 +98,21 @@ impl Redlock {
 
     /// A node may still get a late request of this round: it is refused everywhere from now on, and
     /// the next round is made under another name. A node that does not answer is told later.
-    async fn start_over(&self, claim: &Claim, asked: &Claim) {
-        let asked = Claim { doubtful: true, ..asked.clone() };
-        let released = self.quorum.release(&asked).await;
-        self.rounds.undone(claim.owner, &released.silent(), self.quorum.nodes.len());
+    ///
+    /// The name changes before anything is sent: this may be dropped while it waits, and releases
+    /// that nobody waits for may arrive all the same, and refuse the old name.
+    async fn start_over(&self, claim: &Claim) {
+        let late = self.rounds.undone(claim, self.quorum.nodes.len());
+        self.bury(claim, late).await;
+    }
+
+    /// Tells the nodes that these are over. Which could not be told?
+    async fn bury(&self, claim: &Claim, late: Vec<(Claim, usize)>) -> Vec<(Owner, usize)> {
+        let left = self.quorum.bury(&late).await;
+        let told = late.iter().map(|(claim, node)| (claim.owner, *node));
+        let told: Vec<_> = told.filter(|one| !left.contains(one)).collect();
+        self.rounds.settled(claim.owner, &told);
+        left
     }
 
     /// Tells the nodes that were silent when a round of this claim was undone. Whether so few are
@@ -110,8 +122,7 @@ impl Redlock {
         if late.is_empty() {
             return true;
         }
-        let left = self.quorum.bury(&late).await;
-        self.rounds.settled(claim.owner, &left);
+        let left = self.bury(claim, late).await;
         let mut nodes: Vec<usize> = left.into_iter().map(|(_, node)| node).collect();
         nodes.sort_unstable();
         nodes.dedup();

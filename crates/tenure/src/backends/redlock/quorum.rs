@@ -265,12 +265,6 @@ impl Votes {
 pub(super) struct Released(Vec<Result<bool>>);
 
 impl Released {
-    /// The nodes that did not answer.
-    pub(super) fn silent(&self) -> Vec<usize> {
-        let answers = self.0.iter().enumerate();
-        answers.filter(|(_, answer)| answer.is_err()).map(|(number, _)| number).collect()
-    }
-
     /// Whether it was held, if enough nodes answered to know.
     pub(super) fn decide(self, needed: usize, key: &Key) -> Result<bool> {
         let held = self.0.iter().flatten().filter(|held| **held).count();

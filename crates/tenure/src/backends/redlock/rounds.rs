@@ -57,35 +57,30 @@ impl Rounds {
         self.all().get(&owner).map(|known| (known.busy.clone(), known.lost))
     }
 
-    /// A round was undone in doubt, and these nodes of so many did not answer that. Its name is not
-    /// used again, unless no node has buried it: then nothing refuses it.
-    pub(super) fn undone(&self, owner: Owner, silent: &[usize], nodes: usize) {
+    /// A round is about to be undone on so many nodes: its name is not used again. What each of
+    /// them has to be told.
+    pub(super) fn undone(&self, claim: &Claim, nodes: usize) -> Vec<(Claim, usize)> {
         let mut all = self.all();
-        let known = all.entry(owner).or_default();
-        if silent.len() == nodes {
-            return;
-        }
+        let known = all.entry(claim.owner).or_default();
         let round = known.round;
-        known.unsettled.extend(silent.iter().map(|node| (round, *node)));
+        known.unsettled.extend((0..nodes).map(|node| (round, node)));
         let beyond = known.unsettled.len().saturating_sub(UNSETTLED_MAX);
         known.unsettled.drain(..beyond);
         (known.round, known.unsure) = (round + 1, false);
+        (0..nodes).map(|node| (late(claim, round), node)).collect()
     }
 
     /// The names under which a late request may still arrive, and where.
     pub(super) fn unsettled(&self, claim: &Claim) -> Vec<(Claim, usize)> {
         let all = self.all();
         let rounds = all.get(&claim.owner).map_or(&[][..], |known| &known.unsettled);
-        let late = |(round, node): &(u64, usize)| {
-            (Claim { doubtful: true, ..named(claim, *round) }, *node)
-        };
-        rounds.iter().map(late).collect()
+        rounds.iter().map(|(round, node)| (late(claim, *round), *node)).collect()
     }
 
-    /// Only these are still to be buried.
-    pub(super) fn settled(&self, owner: Owner, left: &[(Owner, usize)]) {
+    /// These nodes were told of these names.
+    pub(super) fn settled(&self, owner: Owner, told: &[(Owner, usize)]) {
         if let Some(known) = self.all().get_mut(&owner) {
-            known.unsettled.retain(|(round, node)| left.contains(&(name(owner, *round), *node)));
+            known.unsettled.retain(|(round, node)| !told.contains(&(name(owner, *round), *node)));
         }
     }
 
@@ -101,6 +96,11 @@ impl Rounds {
 
 fn named(claim: &Claim, round: u64) -> Claim {
     Claim { owner: name(claim.owner, round), ..claim.clone() }
+}
+
+/// The claim of a round, as a release has to name it that refuses what arrives after it.
+fn late(claim: &Claim, round: u64) -> Claim {
+    Claim { doubtful: true, ..named(claim, round) }
 }
 
 /// A client makes far fewer than 2^40 claims.
@@ -124,19 +124,16 @@ mod tests {
     }
 
     #[test]
-    fn a_name_changes_only_where_the_old_one_was_buried() {
+    fn a_name_changes_before_a_round_is_undone() {
         let (rounds, claim) = (Rounds::default(), claim());
         let first = rounds.claim(&claim).owner;
-        rounds.undone(claim.owner, &[0, 1, 2], 3);
-        assert_eq!(rounds.claim(&claim).owner, first, "no node refuses it");
-        assert!(rounds.unsettled(&claim).is_empty());
-        rounds.undone(claim.owner, &[1, 2], 3);
-        assert_ne!(rounds.claim(&claim).owner, first);
-        let late: Vec<_> = rounds.unsettled(&claim);
-        assert!(late.iter().all(|(late, _)| late.owner == first && late.doubtful), "{late:?}");
-        assert_eq!(late.len(), 2);
-        rounds.settled(claim.owner, &[(first, 2)]);
-        assert_eq!(rounds.unsettled(&claim).len(), 1);
+        let told = rounds.undone(&claim, 3);
+        assert_ne!(rounds.claim(&claim).owner, first, "a release may arrive that was dropped");
+        assert!(told.iter().all(|(late, _)| late.owner == first && late.doubtful), "{told:?}");
+        assert_eq!(rounds.unsettled(&claim).len(), 3, "nobody has answered yet");
+        rounds.settled(claim.owner, &[(first, 0), (first, 2)]);
+        let left: Vec<usize> = rounds.unsettled(&claim).iter().map(|(_, node)| *node).collect();
+        assert_eq!(left, [1]);
         rounds.end(claim.owner);
         assert!(rounds.unsettled(&claim).is_empty());
     }
