@@ -89,22 +89,24 @@ fn base(folder: &Path, share: &Path) -> Vec<String> {
 fn share(program: &Program) -> Result<PathBuf> {
     let prefix = program.prefix();
     let places = ["share/mysql", "share/mariadb", "share"].map(|place| prefix.join(place));
-    let found = places.into_iter().find(|place| place.join("mysql_system_tables.sql").is_file());
-    found.ok_or_else(|| Error::missing("mariadb", "no mysql_system_tables.sql for the program"))
+    let found = places.into_iter().find(|place| sql(place, "system_tables").is_file());
+    found.ok_or_else(|| Error::missing("mariadb", "no mariadb_system_tables.sql for the program"))
+}
+
+/// A file that makes a part of the database `mysql`. Before 11 its name began with `mysql`.
+fn sql(share: &Path, part: &str) -> PathBuf {
+    let [new, old] = ["mariadb", "mysql"].map(|maker| share.join(format!("{maker}_{part}.sql")));
+    if new.is_file() { new } else { old }
 }
 
 /// The system tables without help texts and the sys schema, which take most of the time; and
 /// the password of root, the only one who gets in. One statement per line where we write them.
 fn bootstrap(share: &Path, password: &str) -> io::Result<String> {
     let mut text = "use mysql;\nSET @auth_root_socket=NULL;\n".to_owned();
-    for name in [
-        "mysql_system_tables",
-        "mysql_performance_tables",
-        "mysql_system_tables_data",
-        "maria_add_gis_sp_bootstrap",
-    ] {
-        text.push_str(&fs::read_to_string(share.join(format!("{name}.sql")))?);
+    for part in ["system_tables", "performance_tables", "system_tables_data"] {
+        text.push_str(&fs::read_to_string(sql(share, part))?);
     }
+    text.push_str(&fs::read_to_string(share.join("maria_add_gis_sp_bootstrap.sql"))?);
     text.push_str("CREATE DATABASE IF NOT EXISTS test;\n");
     text.push_str("DELETE FROM global_priv WHERE User = '';\n");
     text.push_str(&format!(
