@@ -15,7 +15,7 @@ use super::newest::{self, Newest};
 /// The Debian release that has the version we want.
 pub(super) fn suite(bundle: Bundle) -> &'static str {
     match bundle {
-        _ if Newest::from_env().concerns(bundle) => "trixie",
+        _ if Newest::from_env().concerns(bundle) => "sid",
         // The last release with Consul.
         Bundle::Consul => "bullseye",
         // No release has it; what sid calls its libraries changes with time.
@@ -239,7 +239,7 @@ const PRUNED: [&str; 13] = [
     "lib/systemd",
     "usr/lib/mysql",
     "usr/lib/postgresql/15/lib/bitcode",
-    "usr/lib/postgresql/17/lib/bitcode",
+    "usr/lib/postgresql/18/lib/bitcode",
     "usr/lib/systemd",
     "usr/share/apport",
     "usr/share/bash-completion",

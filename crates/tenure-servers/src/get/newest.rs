@@ -1,8 +1,6 @@
-//! By option, newer servers: those of Debian trixie. Their bundles have folders of their own, so
-//! that the usual ones stay as they are; a program of the host is never taken.
-//!
-//! Not those of sid, which are newer still: a mirror may serve an index of sid that has run out,
-//! and apt is never told to accept one.
+//! By option, the newest servers: those of Debian sid. Their bundles have folders of their own, so
+//! that the usual ones stay as they are; a program of the host is never taken. What sid calls its
+//! libraries changes with time: then the names here have to follow.
 
 use std::env;
 
@@ -36,8 +34,8 @@ impl Newest {
         }
     }
 
-    /// Whether a bundle is to be a newer one. Consul is not in trixie, the usual etcd comes from
-    /// there, MySQL from sid; Java is no server, and the usual one runs the newer ZooKeeper.
+    /// Whether a bundle is to be a newer one. Consul is not in sid, and the usual MySQL comes from
+    /// there; Java is no server, and the usual one runs the newer ZooKeeper.
     pub(super) fn concerns(self, bundle: Bundle) -> bool {
         self != Self::No && packages(bundle).is_some()
     }
@@ -55,9 +53,10 @@ pub(super) fn check(server: &str) -> Result<()> {
     }
 }
 
-/// The packages of trixie, the server's own first; none for a bundle that stays as it is.
+/// The packages of sid, the server's own first; none for a bundle that stays as it is.
 pub(super) fn packages(bundle: Bundle) -> Option<&'static [&'static str]> {
     Some(match bundle {
+        Bundle::Etcd => &["etcd-server etcd-client libc6"],
         Bundle::Mariadb => {
             &["mariadb-server-core libaio1t64 libnuma1 liburing2 libpcre2-8-0 libcrypt1", COMMON]
         }
@@ -69,21 +68,22 @@ pub(super) fn packages(bundle: Bundle) -> Option<&'static [&'static str]> {
         Bundle::Zookeeper => {
             &["libzookeeper-java libslf4j-java libdropwizard-metrics-java libsnappy-java"]
         }
-        Bundle::Consul | Bundle::Etcd | Bundle::Jre | Bundle::Mysql => return None,
+        Bundle::Consul | Bundle::Jre | Bundle::Mysql => return None,
     })
 }
 
 /// The variable that asks for them.
 pub(super) const VARIABLE: &str = "TENURE_SERVERS_NEWEST";
 
-/// The major version of PostgreSQL in trixie, which is in the names of its folders.
-pub(super) const POSTGRES_MAJOR: &str = "17";
+/// The major version of PostgreSQL in sid, which is in the names of its folders.
+pub(super) const POSTGRES_MAJOR: &str = "18";
 
 const COMMON: &str = "libssl3t64 zlib1g libsystemd0 libcap2 libzstd1 libc6 libgcc-s1 libstdc++6";
 // Without what only extensions need, and without LLVM: the server runs with jit=off.
-const POSTGRES: &str = "postgresql-17 postgresql-client-17 libpq5 libxml2 libgssapi-krb5-2 \
-    libldap2 libicu76 liblz4-1 liblzma5 libreadline8t64 libpam0g libaudit1 libcap-ng0 libkrb5-3 \
-    libk5crypto3 libcom-err2 libkrb5support0 libkeyutils1 libsasl2-2 libtinfo6 libcrypt1";
+const POSTGRES: &str = "postgresql-18 postgresql-client-18 libpq5 libxml2-16 libgssapi-krb5-2 \
+    libldap2 libicu78 liblz4-1 libnuma1 liburing2 libuuid1 libreadline8t64 libpam0g libaudit1 \
+    libcap-ng0 libkrb5-3 libk5crypto3 libcom-err2 libkrb5support0 libkeyutils1 libsasl2-2 \
+    libtinfo6 libcrypt1 libselinux1 libpcre2-8-0 liblzma5";
 
 #[cfg(test)]
 mod tests {
@@ -98,8 +98,8 @@ mod tests {
     }
 
     #[test]
-    fn what_trixie_does_not_have_newer_stays_as_it_is() {
-        for bundle in [Bundle::Consul, Bundle::Etcd, Bundle::Jre, Bundle::Mysql] {
+    fn what_sid_does_not_have_newer_stays_as_it_is() {
+        for bundle in [Bundle::Consul, Bundle::Jre, Bundle::Mysql] {
             assert!(!Newest::Yes.concerns(bundle), "{bundle:?}");
         }
         assert!(Newest::Yes.concerns(Bundle::Redis) && !Newest::No.concerns(Bundle::Redis));
