@@ -38,6 +38,9 @@ async fn a_stopped_agent_is_left_within_a_short_lease(cluster: &Cluster) -> Resu
     let lost = tokio::time::timeout(SECOND * 10, guard.lost()).await;
     follower.resume()?;
     ensure!(lost.is_err(), "{lost:?}");
-    guard.release().await?;
-    Ok(())
+    // The follower that comes back may begin an election: a release in it is repeated.
+    match guard.release().await {
+        Err(error) if error.kind() != tenure::ErrorKind::Unavailable => Err(error.into()),
+        _ => Ok(()),
+    }
 }
