@@ -14,7 +14,30 @@ use tenure_servers::{
     start, wait_until,
 };
 
-/// Runs the command; `arguments` is what follows `servers`.
+const USAGE: &str = "\
+usage: cargo xtask servers COMMAND
+
+  fetch [NAME…]          get the servers that are missing; without names, all of them
+  start NAME… [OPTION…]  run until Ctrl-C or the end of standard input
+  stop                   end what `start` runs, from another terminal
+  list                   names, versions, where they come from, and what runs
+
+options of start:
+  --json                 one line of JSON per topology instead of text
+  --memory | --fast | --default | --durable
+                         what an acknowledged write survives (fast: kill -9, not a power cut)
+  --redis8 | --valkey    instead of Redis 7
+  --clock                with a wall clock that can be shifted
+
+names:
+  redis redis5 redis-sentinel redis-cluster etcd etcd3 zookeeper zookeeper3 consul consul3
+  postgres mariadb mysql; for fetch also redis8, valkey and jre
+
+environment: TENURE_SERVERS_DIR, TENURE_SERVERS_USE, TENURE_SERVERS_NEWEST, TENURE_MIRROR,
+TENURE_MIRROR_SECURITY, TENURE_KEYRING; see docs/servers.md
+";
+
+/// Runs the command. `arguments` are those after `servers`.
 pub(crate) fn main(arguments: Vec<String>) -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
@@ -22,12 +45,12 @@ pub(crate) fn main(arguments: Vec<String>) -> ExitCode {
         ["start", rest @ ..] => Start::parse(rest).and_then(|start| start.run()),
         ["stop"] => stop(),
         ["list"] => list(),
-        ["help" | "-h" | "--help"] | [_, "-h" | "--help"] => say(USAGE.trim_end()),
-        [] => Err(Failure::Usage("which command?".into())),
+        ["help" | "-h" | "--help"] | [_, "-h" | "--help"] => print(USAGE.trim_end()),
+        [] => Err(Failure::Usage("a command is missing".into())),
         [other, ..] => Err(Failure::Usage(format!("`{}` is not a command", other.escape_debug()))),
     };
     match result {
-        Ok(()) | Err(Failure::NobodyReads) => ExitCode::SUCCESS,
+        Ok(()) | Err(Failure::ReaderClosed) => ExitCode::SUCCESS,
         Err(Failure::Usage(reason)) => {
             eprintln!("cargo xtask servers: {reason}\n\n{USAGE}");
             ExitCode::from(64)
@@ -40,8 +63,8 @@ pub(crate) fn main(arguments: Vec<String>) -> ExitCode {
 }
 
 enum Failure {
-    /// Standard output was closed, as by `head`: the reader has enough.
-    NobodyReads,
+    /// The reader of standard output has closed the pipe, as `head` does. Not an error.
+    ReaderClosed,
     Other(String),
     Usage(String),
 }
@@ -55,45 +78,45 @@ impl From<tenure_servers::Error> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Self::NobodyReads,
+            io::ErrorKind::BrokenPipe => Self::ReaderClosed,
             _ => Self::Other(error.to_string()),
         }
     }
 }
 
 /// Prints a line at once, also into a pipe.
-fn say(line: impl Display) -> Result<(), Failure> {
+fn print(line: impl Display) -> Result<(), Failure> {
     let mut stdout = io::stdout();
     writeln!(stdout, "{line}")?;
     Ok(stdout.flush()?)
 }
 
-/// Gets what is missing, all of it also when one fails.
+/// Fetches all missing servers, also if one of them fails.
 fn fetch_all(names: &[&str]) -> Result<(), Failure> {
     let begin = Instant::now();
     let mut failed = 0;
     for bundle in bundles(names)? {
         match fetch(bundle) {
-            Ok(path) => say(format_args!("{:10} {}", bundle.name(), first(&path).display()))?,
+            Ok(path) => print(format_args!("{:10} {}", bundle.name(), first(&path).display()))?,
             Err(error) => {
-                say(format_args!("{:10} {error}", bundle.name()))?;
+                print(format_args!("{:10} {error}", bundle.name()))?;
                 failed += 1;
             }
         }
     }
-    say(format_args!("done in {:.1} s", begin.elapsed().as_secs_f64()))?;
+    print(format_args!("done in {:.1} s", begin.elapsed().as_secs_f64()))?;
     match failed {
         0 => Ok(()),
-        count => Err(Failure::Other(format!("{count} could not be had"))),
+        count => Err(Failure::Other(format!("{count} are not available"))),
     }
 }
 
-/// Of a class path, its first entry.
+/// The first entry of a class path.
 fn first(path: &Path) -> PathBuf {
     std::env::split_paths(path).next().unwrap_or_default()
 }
 
-/// The bundles behind names of topologies and bundles; all of them for no name.
+/// The bundles for names of topologies and bundles; all bundles without a name.
 fn bundles(names: &[&str]) -> Result<Vec<Bundle>, Failure> {
     if names.is_empty() {
         return Ok(Bundle::ALL.to_vec());
@@ -109,7 +132,7 @@ fn bundles(names: &[&str]) -> Result<Vec<Bundle>, Failure> {
     Ok(bundles)
 }
 
-/// What is to be started.
+/// The arguments of `start`.
 struct Start {
     topologies: Vec<Topology>,
     options: Options,
@@ -141,10 +164,10 @@ impl Start {
                 }
             };
         }
-        match this.topologies.is_empty() {
-            true => Err(Failure::Usage("start what?".into())),
-            false => Ok(this),
+        if this.topologies.is_empty() {
+            return Err(Failure::Usage("name a topology to start".into()));
         }
+        Ok(this)
     }
 
     /// Runs in the foreground: the servers end with this process, whatever ends it.
@@ -153,15 +176,16 @@ impl Start {
         for &topology in &self.topologies {
             let begin = Instant::now();
             let cluster = start(topology, &self.options)?;
-            match self.json {
-                true => say(json(&cluster))?,
-                false => show(&cluster, begin.elapsed())?,
+            if self.json {
+                print(json(&cluster))?;
+            } else {
+                show(&cluster, begin.elapsed())?;
             }
             clusters.push(cluster);
         }
-        let _entry = Running::enter(&clusters)?;
+        let _entry = Running::register(&clusters)?;
         if !self.json {
-            say(format_args!(
+            print(format_args!(
                 "Ctrl-C, the end of standard input, or `cargo xtask servers stop` ends it."
             ))?;
         }
@@ -173,12 +197,12 @@ impl Start {
 
 fn show(cluster: &Cluster, took: Duration) -> Result<(), Failure> {
     let topology = cluster.topology();
-    say(format_args!("{topology}: {} (ready in {} ms)", cluster.url(), took.as_millis()))?;
+    print(format_args!("{topology}: {} (ready in {} ms)", cluster.url(), took.as_millis()))?;
     for node in cluster.nodes() {
         let pid = node.pid().unwrap_or_default();
-        say(format_args!("  {:8} {}  pid {pid}", node.name(), node.url()))?;
+        print(format_args!("  {:8} {}  pid {pid}", node.name(), node.url()))?;
     }
-    say(format_args!("  logs and data: {}", cluster.dir().display()))
+    print(format_args!("  logs and data: {}", cluster.dir().display()))
 }
 
 fn json(cluster: &Cluster) -> String {
@@ -207,8 +231,8 @@ fn json_of_node(node: &Node) -> String {
     )
 }
 
-/// A note that servers run, for `list` and `stop`: a file named after the process, locked by it for
-/// as long as it lives, so that a note left behind is told from a true one.
+/// An entry for `list` and `stop`: a file named after the process that runs servers. The process
+/// locks it until it ends, so that a file that was left behind can be detected.
 struct Running {
     pid: i32,
     text: String,
@@ -216,10 +240,10 @@ struct Running {
 }
 
 impl Running {
-    fn enter(clusters: &[Cluster]) -> io::Result<File> {
+    fn register(clusters: &[Cluster]) -> io::Result<File> {
         fs::create_dir_all(Self::folder())?;
         let path = Self::folder().join(std::process::id().to_string());
-        // Its URLs have passwords in them.
+        // The URLs contain passwords.
         let mut options = File::options();
         let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&path)?;
         file.lock()?;
@@ -230,7 +254,7 @@ impl Running {
         Ok(file)
     }
 
-    /// Those whose process is alive.
+    /// The entries whose process still runs.
     fn all() -> Vec<Self> {
         let entries = fs::read_dir(Self::folder()).into_iter().flatten().flatten();
         entries.filter_map(|entry| Self::read(entry.path())).collect()
@@ -239,7 +263,7 @@ impl Running {
     fn read(path: PathBuf) -> Option<Self> {
         let file = File::open(&path).ok()?;
         if !matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-            // Left behind by a process whose guardian was killed too.
+            // Left behind by a process whose guardian was killed as well.
             fs::remove_file(&path).ok();
             return None;
         }
@@ -253,48 +277,51 @@ impl Running {
     }
 }
 
-/// Ends what `start` has started, and waits until it is gone.
+/// Ends the processes of `start`, and waits for their end.
 fn stop() -> Result<(), Failure> {
     let running = Running::all();
     if running.is_empty() {
-        say(format_args!("nothing runs"))?;
+        print(format_args!("nothing runs"))?;
     }
     for entry in running {
         let pid = Pid::from_raw(entry.pid);
         pid.map_or(Ok(()), |pid| kill_process(pid, Signal::TERM)).map_err(io::Error::from)?;
-        // Its guardian removes the note last.
-        wait_until(Duration::from_secs(10), || match entry.path.exists() {
-            true => Err(Failure::Other(format!("process {} does not end", entry.pid))),
-            false => Ok(()),
+        // The guardian removes the file last.
+        wait_until(Duration::from_secs(10), || {
+            if entry.path.exists() {
+                Err(Failure::Other(format!("process {} does not end", entry.pid)))
+            } else {
+                Ok(())
+            }
         })?;
-        say(indent("stopped ", &entry.text))?;
+        print(indent("stopped ", &entry.text))?;
     }
     Ok(())
 }
 
 fn list() -> Result<(), Failure> {
-    say(format_args!("{:15} {:12} where it comes from", "topology", "version"))?;
+    print(format_args!("{:15} {:12} where it comes from", "topology", "version"))?;
     for topology in Topology::ALL {
         let origins: Vec<_> = topology.bundles().iter().map(|&bundle| origin(bundle)).collect();
         let version = &origins[0].0;
-        let places: Vec<&str> = origins.iter().map(|(_, place)| place.as_str()).collect();
-        say(format_args!("{:15} {version:12} {}", topology.name(), places.join(", Java: ")))?;
+        let sources: Vec<&str> = origins.iter().map(|(_, source)| source.as_str()).collect();
+        print(format_args!("{:15} {version:12} {}", topology.name(), sources.join(", Java: ")))?;
     }
-    say(format_args!("options:"))?;
+    print(format_args!("options:"))?;
     for bundle in [Bundle::Redis8, Bundle::Valkey] {
-        let (version, place) = origin(bundle);
-        say(format_args!("{:15} {version:12} {place}", bundle.name()))?;
+        let (version, source) = origin(bundle);
+        print(format_args!("{:15} {version:12} {source}", bundle.name()))?;
     }
-    say(format_args!("\nfetched into {}", dir().display()))?;
+    print(format_args!("\nfetched into {}", dir().display()))?;
     let running = Running::all();
-    say(format_args!("running: {}", if running.is_empty() { "nothing" } else { "" }))?;
+    print(format_args!("running: {}", if running.is_empty() { "nothing" } else { "" }))?;
     for entry in running {
-        say(indent(&format!("  pid {} ", entry.pid), &entry.text))?;
+        print(indent(&format!("  pid {} ", entry.pid), &entry.text))?;
     }
     Ok(())
 }
 
-/// The version and the place of what would be started.
+/// The version of the server that would be started, and where it comes from.
 fn origin(bundle: Bundle) -> (String, String) {
     if let Some((path, version)) = bundle.on_host() {
         return (version, path.display().to_string());
@@ -314,26 +341,3 @@ fn short(version: &str) -> String {
 fn indent(prefix: &str, text: &str) -> String {
     text.lines().map(|line| format!("{prefix}{line}")).collect::<Vec<_>>().join("\n")
 }
-
-const USAGE: &str = "\
-usage: cargo xtask servers COMMAND
-
-  fetch [NAME…]          get the servers that are not here yet; without names, all of them
-  start NAME… [OPTION…]  run until Ctrl-C or the end of standard input
-  stop                   end what `start` runs, from another terminal
-  list                   names, versions, where they come from, and what runs
-
-options of start:
-  --json                 one line of JSON per topology instead of text
-  --memory | --fast | --default | --durable
-                         what an acknowledged write survives (fast: kill -9, not a power cut)
-  --redis8 | --valkey    instead of Redis 7
-  --clock                with a wall clock that can be shifted
-
-names:
-  redis redis5 redis-sentinel redis-cluster etcd etcd3 zookeeper zookeeper3 consul consul3
-  postgres mariadb mysql; for fetch also redis8, valkey and jre
-
-environment: TENURE_SERVERS_DIR, TENURE_SERVERS_USE, TENURE_SERVERS_NEWEST, TENURE_MIRROR,
-TENURE_MIRROR_SECURITY, TENURE_KEYRING; see docs/servers.md
-";

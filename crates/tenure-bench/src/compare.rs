@@ -1,4 +1,4 @@
-//! Subjects that take turns, and the table of what they took.
+//! Subjects that take turns, and the table of their times.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde_json::json;
 
-/// What is measured: does its thing once.
+/// One execution of a subject, which is measured.
 pub(crate) type Turn<'a> = Box<dyn FnMut() -> Result<()> + 'a>;
 
-/// How long each subject took, each time; or what else was found.
+/// How long each execution of each subject took, or other figures.
 #[derive(Default)]
 pub(crate) struct Comparison {
     rows: Vec<Row>,
     facts: Vec<Fact>,
 }
 
-/// A figure that stands alone.
+/// A single figure.
 pub(crate) struct Fact {
     pub(crate) name: String,
     pub(crate) value: f64,
@@ -29,8 +29,8 @@ struct Row {
 }
 
 impl Comparison {
-    /// Lets every subject have its turn, `rounds` times. A turn may do its thing `repeat` times,
-    /// for what is too short to be timed alone.
+    /// Executes every subject in turn, `rounds` times. A turn executes its subject `repeat` times,
+    /// for subjects that are too short to be timed alone.
     pub(crate) fn run(
         rounds: usize,
         repeat: u32,
@@ -58,10 +58,10 @@ impl Comparison {
         Comparison { rows: Vec::new(), facts }
     }
 
-    /// The same for each of the things of which a turn does so many.
-    pub(crate) fn each(mut self, things: u32) -> Comparison {
+    /// Divides all times by the number of operations in a turn.
+    pub(crate) fn per_operation(mut self, operations: u32) -> Comparison {
         let times = self.rows.iter_mut().flat_map(|row| &mut row.times);
-        times.for_each(|time| *time /= things);
+        times.for_each(|time| *time /= operations);
         self
     }
 
@@ -112,7 +112,8 @@ impl fmt::Display for Comparison {
         )?;
         for row in &self.rows {
             let [p50, p90, p99] = [50, 90, 99].map(|percent| row.micros(percent));
-            let (name, ratio) = (row.name, self.ratio(row));
+            let name = row.name;
+            let ratio = self.ratio(row);
             writeln!(f, "{name:width$}  {p50:10.1}  {p90:10.1}  {p99:10.1}  {ratio:6.2}x")?;
         }
         Ok(())
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ratio_is_that_of_the_medians() {
+    fn the_ratio_is_calculated_from_the_medians() {
         let row = |name, micros| Row { name, times: vec![Duration::from_micros(micros); 10] };
         let rows = vec![row("one", 10), row("two", 25)];
         let comparison = Comparison { rows, ..Comparison::default() };

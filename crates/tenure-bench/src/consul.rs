@@ -1,4 +1,5 @@
-//! Consul: what a lock with queue and token costs over the bare calls that take and free a key.
+//! Consul: what a lock with queue and token costs compared with the bare calls that acquire and
+//! release a key.
 
 use anyhow::{Context, Result, ensure};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,13 +18,14 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let session = bare.put("/v1/session/create", options)?;
     let session = json_field(&session, "ID").context("a session")?;
     let path = "/v1/kv/bare/.lock?flags=3304740253564472344";
-    let (take, free) = (format!("{path}&acquire={session}"), format!("{path}&release={session}"));
+    let acquire = format!("{path}&acquire={session}");
+    let release = format!("{path}&release={session}");
     let transaction = format!(
         r#"[{{"KV":{{"Verb":"check-not-exists","Key":"txn/.lock"}}}},
             {{"KV":{{"Verb":"lock","Key":"txn/.lock","Session":"{session}"}}}}]"#
     );
     let mut second = Bare::connect(&cluster.node().address())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime()?;
     let client = runtime.block_on(tenure::connect(&cluster.url()))?;
     let locks = tenure::blocking::connect(&cluster.url())?;
     let consul = runtime.block_on(Consul::open(&cluster.url()))?;
@@ -35,34 +37,34 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
             (
                 "bare HTTP: ?acquire, ?release",
                 Box::new(|| {
-                    ensure!(bare.put(&take, "me")?.trim() == "true", "not taken");
-                    ensure!(bare.put(&free, "me")?.trim() == "true", "not freed");
+                    ensure!(bare.put(&acquire, "me")?.trim() == "true", "not acquired");
+                    ensure!(bare.put(&release, "me")?.trim() == "true", "not released");
                     Ok(())
                 }),
             ),
             (
-                "bare HTTP: the least transactions",
+                "bare HTTP: the smallest transactions",
                 Box::new(|| {
-                    let taken = second.put("/v1/txn", &transaction)?;
-                    let index = json_field(&taken, "ModifyIndex").context("taken")?;
-                    let free = format!(
+                    let acquired = second.put("/v1/txn", &transaction)?;
+                    let index = json_field(&acquired, "ModifyIndex").context("not acquired")?;
+                    let release = format!(
                         r#"[{{"KV":{{"Verb":"check-index","Key":"txn/.lock","Index":{index}}}}},
                             {{"KV":{{"Verb":"delete","Key":"txn/.lock"}}}}]"#
                     );
-                    second.put("/v1/txn", &free).map(drop)
+                    second.put("/v1/txn", &release).map(drop)
                 }),
             ),
-            ("consul backend: take, release", by_backend(&runtime, &consul)),
+            ("consul backend: acquire, release", by_backend(&runtime, &consul)),
             ("tenure: acquire, release", by_client(&runtime, &client)),
             ("tenure::blocking: acquire, release", Box::new(|| Ok(blocking.acquire()?.release()?))),
         ],
     )
 }
 
-/// A write of one's own, and the same with the checks that the lock is still held.
+/// A write of the application, without and with the checks that the lock is still held.
 pub(crate) fn compare_condition(rounds: usize) -> Result<Comparison> {
     let cluster = tenure_servers::shared(Topology::Consul)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime()?;
     let client = runtime.block_on(tenure::connect(&cluster.url()))?;
     let guard = runtime.block_on(client.lock("stock/42").acquire())?;
     let condition = runtime.block_on(async {
@@ -77,12 +79,12 @@ pub(crate) fn compare_condition(rounds: usize) -> Result<Comparison> {
         r#"[{{"KV":{{"Verb":"check-session","Key":"{key}","Session":"{session}"}}}},
             {{"KV":{{"Verb":"check-index","Key":"{key}","Index":{index}}}}},{set}]"#
     );
-    let (mut one, mut other) =
-        (Bare::connect(&cluster.node().address())?, Bare::connect(&cluster.node().address())?);
+    let mut one = Bare::connect(&cluster.node().address())?;
+    let mut other = Bare::connect(&cluster.node().address())?;
     let write = |bare: &mut Bare, body: &str| {
-        let answer = bare.put("/v1/txn", body)?;
-        // What failed stands under `Errors`, which is null otherwise.
-        ensure!(json_field(&answer, "Errors").is_some_and(|errors| errors == "null"), answer);
+        let response = bare.put("/v1/txn", body)?;
+        // The errors are under `Errors`, which is null if there are none.
+        ensure!(json_field(&response, "Errors").is_some_and(|errors| errors == "null"), response);
         Ok(())
     };
     Comparison::run(
@@ -95,7 +97,7 @@ pub(crate) fn compare_condition(rounds: usize) -> Result<Comparison> {
     )
 }
 
-/// The least that speaks HTTP over a connection that is kept.
+/// A minimal HTTP client with one connection.
 struct Bare {
     writer: TcpStream,
     reader: BufReader<TcpStream>,
@@ -124,7 +126,7 @@ impl Bare {
                 length = Some(value.trim().parse()?);
             }
         }
-        let mut body = vec![0; length.context("an answer with a length")?];
+        let mut body = vec![0; length.context("a response without a length")?];
         self.reader.read_exact(&mut body)?;
         Ok(String::from_utf8(body)?)
     }

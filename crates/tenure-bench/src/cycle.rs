@@ -1,4 +1,4 @@
-//! One lock, taken and given back: what is measured of every server.
+//! One acquire and release: what is measured for every server.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 
 use crate::compare::Turn;
 
-/// By the backend, without a client around it.
+/// With the backend alone, without a client.
 pub(crate) fn by_backend<'a>(runtime: &'a Runtime, backend: &'a dyn Backend) -> Turn<'a> {
     let mut number = 0;
     Box::new(move || {
@@ -23,7 +23,7 @@ pub(crate) fn by_backend<'a>(runtime: &'a Runtime, backend: &'a dyn Backend) -> 
     })
 }
 
-/// By a client, as a service does it.
+/// With a client, as a service does it.
 pub(crate) fn by_client<'a>(runtime: &'a Runtime, client: &Client) -> Turn<'a> {
     let lock = client.lock("client");
     Box::new(move || Ok(runtime.block_on(async { lock.acquire().await?.release().await })?))

@@ -1,4 +1,5 @@
-//! The embedded store: what a lock with queue, lease and token costs over the kernel's file lock.
+//! The embedded store: what a lock with queue, lease and token costs compared with the kernel's
+//! file lock.
 
 use anyhow::Result;
 use std::fs::File;
@@ -11,7 +12,7 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let folder = tempfile::tempdir()?;
     let file = File::create(folder.path().join("flock"))?;
     let url = format!("sqlite://{}/locks.db", folder.path().display());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime()?;
     let config: Config = url.parse()?;
     let backend = runtime.block_on(config.open())?;
     let locks = tenure::blocking::connect(&url)?;
@@ -28,7 +29,7 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
                     Ok(file.unlock()?)
                 }),
             ),
-            ("sqlite backend: take, release", by_backend(&runtime, &*backend)),
+            ("sqlite backend: acquire, release", by_backend(&runtime, &*backend)),
             ("tenure: acquire, release", by_client(&runtime, &client)),
             ("tenure::blocking: acquire, release", Box::new(|| Ok(lock.acquire()?.release()?))),
         ],

@@ -1,5 +1,5 @@
-//! etcd: what a lock costs over the two transactions that it cannot do without, beside the server's
-//! own lock service, and what many held ones cost.
+//! etcd: what a lock costs compared with the two transactions that it needs at least, and with the
+//! server's own lock service; and what many held locks cost.
 
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,11 @@ use tonic_prost::ProstCodec;
 use crate::compare::{Comparison, Fact};
 use crate::cycle::{by_backend, by_client};
 
+const HELD: u32 = 10_000;
+
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let cluster = start(Topology::Etcd, &Options::default())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime()?;
     let bare = runtime.block_on(Bare::connect(&cluster.node().address()))?;
     let config: Config = cluster.url().parse()?;
     let backend = runtime.block_on(config.open())?;
@@ -30,16 +32,16 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
         vec![
             ("two transactions, bare", Box::new(|| runtime.block_on(bare.put_and_delete()))),
             ("etcd's lock service", Box::new(|| runtime.block_on(bare.lock_and_unlock()))),
-            ("etcd backend: take, release", by_backend(&runtime, &*backend)),
+            ("etcd backend: acquire, release", by_backend(&runtime, &*backend)),
             ("tenure: acquire, release", by_client(&runtime, &client)),
         ],
     )
 }
 
-/// A write of one's own, and the same with the condition that the lock is still held.
+/// A write of the application, without and with the condition that the lock is still held.
 pub(crate) fn compare_condition(rounds: usize) -> Result<Comparison> {
     let cluster = start(Topology::Etcd, &Options::default())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime()?;
     let bare = runtime.block_on(Bare::connect(&cluster.node().address()))?;
     let client = runtime.block_on(tenure::connect(&cluster.url()))?;
     let guard = runtime.block_on(client.lock("stock/42").acquire())?;
@@ -63,11 +65,11 @@ pub(crate) fn compare_condition(rounds: usize) -> Result<Comparison> {
     )
 }
 
-/// Held locks are renewed by one stream and few leases, however many they are.
+/// Measures many held locks, which are renewed by one stream and few leases.
 pub(crate) fn measure_held(_rounds: usize) -> Result<Comparison> {
     let cluster = start(Topology::Etcd, &Options::default())?;
     let port = cluster.node().port();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime()?;
     let client = runtime.block_on(tenure::connect(&cluster.url()))?;
     let took = Instant::now();
     let guards = runtime.block_on(async {
@@ -78,7 +80,8 @@ pub(crate) fn measure_held(_rounds: usize) -> Result<Comparison> {
         Ok::<_, tenure::Error>(guards)
     })?;
     let took = took.elapsed();
-    let (start, before) = (Instant::now(), keep_alives(port)?);
+    let start = Instant::now();
+    let before = keep_alives(port)?;
     std::thread::sleep(Duration::from_secs(30));
     let count = keep_alives(port)? - before;
     anyhow::ensure!(guards.iter().all(|guard| guard.check().is_ok()), "a lock was lost");
@@ -86,7 +89,7 @@ pub(crate) fn measure_held(_rounds: usize) -> Result<Comparison> {
     runtime.block_on(client.flush())?;
     let fact = |name: &str, value: f64, unit| Fact { name: name.to_owned(), value, unit };
     Ok(Comparison::of_facts(vec![
-        fact("locks taken one after the other", f64::from(HELD) / took.as_secs_f64(), "1/s"),
+        fact("locks acquired one after the other", f64::from(HELD) / took.as_secs_f64(), "1/s"),
         fact("keep-alives for all of them", count / start.elapsed().as_secs_f64(), "1/s"),
     ]))
 }
@@ -101,9 +104,7 @@ fn keep_alives(port: u16) -> Result<f64> {
     Ok(line.rsplit(' ').next().unwrap_or_default().parse()?)
 }
 
-const HELD: u32 = 10_000;
-
-/// A client that does nothing but what is asked of it.
+/// A client with only the requests of the comparison.
 struct Bare {
     channel: Channel,
     lease: i64,
@@ -114,7 +115,7 @@ impl Bare {
         let channel = Endpoint::from_shared(format!("http://{address}"))?.connect().await?;
         let mut bare = Bare { channel, lease: 0 };
         let granted: Lease =
-            bare.call("/etcdserverpb.Lease/LeaseGrant", LeaseWish { ttl: 600 }).await?;
+            bare.call("/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest { ttl: 600 }).await?;
         bare.lease = granted.id;
         Ok(bare)
     }
@@ -122,8 +123,8 @@ impl Bare {
     async fn put(&self, compare: Vec<Compare>) -> Result<()> {
         let put = Put { key: b"data/42".to_vec(), lease: 0 };
         let request = Txn { compare, success: vec![Op { op: Some(Ops::Put(put)) }] };
-        let answer: TxnAnswer = self.call("/etcdserverpb.KV/Txn", request).await?;
-        anyhow::ensure!(answer.succeeded, "the lock is lost");
+        let response: TxnResponse = self.call("/etcdserverpb.KV/Txn", request).await?;
+        anyhow::ensure!(response.succeeded, "the lock is lost");
         Ok(())
     }
 
@@ -132,8 +133,8 @@ impl Bare {
         let absent = Compare { target: 1, key: key.clone(), with: Some(With::Created(0)) };
         let put = Put { key: key.clone(), lease: self.lease };
         let request = Txn { compare: vec![absent], success: vec![Op { op: Some(Ops::Put(put)) }] };
-        let answer: TxnAnswer = self.call("/etcdserverpb.KV/Txn", request).await?;
-        anyhow::ensure!(answer.succeeded, "the key is there already");
+        let response: TxnResponse = self.call("/etcdserverpb.KV/Txn", request).await?;
+        anyhow::ensure!(response.succeeded, "the key is there already");
         let _deleted: Nothing = self.call("/etcdserverpb.KV/DeleteRange", One { key }).await?;
         Ok(())
     }
@@ -169,7 +170,7 @@ struct One {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct LeaseWish {
+struct LeaseGrantRequest {
     #[prost(int64, tag = "1")]
     ttl: i64,
 }
@@ -239,7 +240,7 @@ struct Txn {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct TxnAnswer {
+struct TxnResponse {
     #[prost(bool, tag = "2")]
     succeeded: bool,
 }

@@ -1,5 +1,5 @@
-//! Side-by-side measurements: subjects take turns in one run, so that a noisy machine disturbs all
-//! of them alike, and what counts is the ratio to the first.
+//! Side-by-side measurements: the subjects take turns in one run, so that a noisy machine disturbs
+//! all of them alike. The result is the ratio to the first subject.
 
 mod compare;
 mod consul;
@@ -44,7 +44,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "etcd-held",
-        about: "etcd: 10,000 held locks and what keeps them, for half a minute",
+        about: "etcd: 10,000 held locks and their renewals, for half a minute",
         compare: etcd::measure_held,
     },
     Scenario {
@@ -74,7 +74,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "redis-queue",
-        about: "Redis: one lock goes round among processes, time for each hand-over",
+        about: "Redis: one lock goes round among processes, time for each handoff",
         compare: redis::compare_queues,
     },
     Scenario {
@@ -163,11 +163,11 @@ the medians to the first row. Build it with --release.
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(done) = redis::pass_on(&arguments) {
-        // The process that started this one sees that it has ended.
+    if let Some(done) = redis::run_worker(&arguments) {
+        // The process that started this one sees the exit code.
         return if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    let Some(wish) = Wish::parse(&arguments) else {
+    let Some(args) = Args::parse(&arguments) else {
         print!("{HELP}\nScenarios:\n");
         SCENARIOS.iter().for_each(|scenario| println!("  {:15} {}", scenario.name, scenario.about));
         return if arguments.iter().any(|word| word.contains("help")) {
@@ -177,10 +177,10 @@ fn main() -> ExitCode {
         };
     };
     let mut code = ExitCode::SUCCESS;
-    for scenario in wish.scenarios {
+    for scenario in args.scenarios {
         eprintln!("measuring {}: {}", scenario.name, scenario.about);
-        match (scenario.compare)(wish.rounds) {
-            Ok(comparison) if wish.json => println!("{}", comparison.to_json(scenario.name)),
+        match (scenario.compare)(args.rounds) {
+            Ok(comparison) if args.json => println!("{}", comparison.to_json(scenario.name)),
             Ok(comparison) => println!("\n{}\n{comparison}", scenario.about),
             Err(error) => {
                 eprintln!("{}: {error:#}", scenario.name);
@@ -191,33 +191,38 @@ fn main() -> ExitCode {
     code
 }
 
-/// What was asked for on the command line.
-struct Wish {
+/// A runtime with one thread.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+/// The command line.
+struct Args {
     scenarios: Vec<&'static Scenario>,
     rounds: usize,
     json: bool,
 }
 
-impl Wish {
-    fn parse(arguments: &[String]) -> Option<Wish> {
-        let mut wish = Wish { scenarios: Vec::new(), rounds: 300, json: false };
+impl Args {
+    fn parse(arguments: &[String]) -> Option<Args> {
+        let mut args = Args { scenarios: Vec::new(), rounds: 300, json: false };
         let mut words = arguments.iter().map(String::as_str);
         while let Some(word) = words.next() {
             match word {
                 "compare" => {}
-                "--json" => wish.json = true,
-                "--rounds" => wish.rounds = words.next()?.parse().ok().filter(|n| *n > 0)?,
-                name => wish.scenarios.extend(named(name)?),
+                "--json" => args.json = true,
+                "--rounds" => args.rounds = words.next()?.parse().ok().filter(|n| *n > 0)?,
+                name => args.scenarios.extend(named(name)?),
             }
         }
-        if wish.scenarios.is_empty() {
-            wish.scenarios = SCENARIOS.iter().collect();
+        if args.scenarios.is_empty() {
+            args.scenarios = SCENARIOS.iter().collect();
         }
-        Some(wish)
+        Some(args)
     }
 }
 
-/// The scenario of this name, or, as with `fence`, all whose names begin so.
+/// The scenario with this name, or all scenarios of a group such as `fence`.
 fn named(name: &str) -> Option<Vec<&'static Scenario>> {
     if let Some(exact) = SCENARIOS.iter().find(|known| known.name == name) {
         return Some(vec![exact]);

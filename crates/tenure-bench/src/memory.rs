@@ -1,4 +1,4 @@
-//! Inside one process: what the API costs over the lock that tokio has.
+//! Inside one process: what the API costs compared with tokio's mutex.
 
 use anyhow::Result;
 use tenure::Client;
@@ -7,7 +7,7 @@ use tenure::backends::Memory;
 use crate::compare::Comparison;
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime()?;
     let mutex = tokio::sync::Mutex::new(());
     let client = Client::new(Memory::new());
     let lock = client.lock("k");

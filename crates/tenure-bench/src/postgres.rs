@@ -1,5 +1,5 @@
-//! PostgreSQL: what a lock costs beside two statements through the bare driver, and beside an
-//! advisory lock by hand. All go to one real server, started for this.
+//! PostgreSQL: what a lock costs compared with two statements through the bare driver, and with an
+//! advisory lock. All use one real server, started for this.
 
 use anyhow::Result;
 use tenure::Config;
@@ -10,6 +10,14 @@ use tokio_postgres::{Client, NoTls, Statement};
 
 use crate::compare::Comparison;
 use crate::cycle::{by_backend, by_client};
+
+/// The simplest lease: one row, written by the acquire and by the release.
+const LEASE: [&str; 2] = [
+    "INSERT INTO bare VALUES ('k', 'me', clock_timestamp() + interval '30 s') ON CONFLICT (k) \
+     DO UPDATE SET o = excluded.o, u = excluded.u WHERE bare.u < clock_timestamp() RETURNING o",
+    "UPDATE bare SET u = clock_timestamp() - interval '1 s' WHERE k = 'k' AND o = 'me'",
+];
+const ADVISORY: [&str; 2] = ["SELECT pg_try_advisory_lock(1)", "SELECT pg_advisory_unlock(1)"];
 
 /// A pair of statements through the bare driver.
 struct Pair(Client, [Statement; 2]);
@@ -39,18 +47,11 @@ impl Pair {
     }
 }
 
-/// The smallest lease: a row that is written and written again.
-const LEASE: [&str; 2] = [
-    "INSERT INTO bare VALUES ('k', 'me', clock_timestamp() + interval '30 s') ON CONFLICT (k) \
-     DO UPDATE SET o = excluded.o, u = excluded.u WHERE bare.u < clock_timestamp() RETURNING o",
-    "UPDATE bare SET u = clock_timestamp() - interval '1 s' WHERE k = 'k' AND o = 'me'",
-];
-const ADVISORY: [&str; 2] = ["SELECT pg_try_advisory_lock(1)", "SELECT pg_advisory_unlock(1)"];
-
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let cluster = tenure_servers::start(Topology::Postgres, &Options::default())?;
-    let (node, url) = (cluster.node(), cluster.url());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let node = cluster.node();
+    let url = cluster.url();
+    let runtime = crate::runtime()?;
     let lease = Pair::open(&runtime, node, LEASE)?;
     let advisory = Pair::open(&runtime, node, ADVISORY)?;
     let config: Config = url.parse()?;
@@ -63,7 +64,7 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
         vec![
             ("bare driver: lease by two statements", Box::new(|| lease.run(&runtime))),
             ("bare driver: advisory lock, unlock", Box::new(|| advisory.run(&runtime))),
-            ("postgres backend: take, release", by_backend(&runtime, &*backend)),
+            ("postgres backend: acquire, release", by_backend(&runtime, &*backend)),
             ("tenure, mode=lease", by_client(&runtime, &leases)),
             ("tenure, mode=session", by_client(&runtime, &sessions)),
             ("tenure, mode=row", by_client(&runtime, &rows)),

@@ -1,5 +1,5 @@
-//! One lock goes through a queue of 1, 10 and 100 waiters, on every server that keeps a queue: what
-//! a hand-over takes should not grow with those who wait.
+//! One lock goes through a queue of 1, 10 and 100 waiters, on every server that keeps a queue: the
+//! time of a handoff should not grow with the number of waiters.
 
 use std::time::{Duration, Instant};
 
@@ -18,26 +18,26 @@ const SERVERS: [(&str, Topology); 5] = [
 ];
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime()?;
     let mut facts = Vec::new();
     for (name, topology) in SERVERS {
         let cluster = start(topology, &Options::default())?;
         let client = runtime.block_on(tenure::connect(&cluster.url()))?;
         for waiters in [1, 10, 100] {
             let mut times = (0..rounds.div_ceil(40).max(5))
-                .map(|_| runtime.block_on(hand_overs(&client, waiters)))
+                .map(|_| runtime.block_on(handoffs(&client, waiters)))
                 .collect::<Result<Vec<_>>>()?;
             times.sort_unstable();
             let middle = times[times.len() / 2] / waiters;
-            let name = format!("{name}, a hand-over among {waiters}");
+            let name = format!("{name}, a handoff among {waiters}");
             facts.push(Fact { name, value: middle.as_secs_f64() * 1e3, unit: "ms" });
         }
     }
     Ok(Comparison::of_facts(facts))
 }
 
-/// How long it takes until all who wait have had the lock.
-async fn hand_overs(client: &Client, waiters: u32) -> Result<Duration> {
+/// How long it takes until all waiters have had the lock.
+async fn handoffs(client: &Client, waiters: u32) -> Result<Duration> {
     let lock = client.lock(format!("queue/{waiters}"));
     let guard = lock.acquire().await?;
     let mut tasks = tokio::task::JoinSet::new();
@@ -45,7 +45,7 @@ async fn hand_overs(client: &Client, waiters: u32) -> Result<Duration> {
         let lock = lock.clone();
         tasks.spawn(async move { lock.acquire().await?.release().await });
     }
-    while lock.holding().await?.is_none_or(|held| held.waiters.len() < waiters as usize) {
+    while lock.status().await?.is_none_or(|held| held.waiters.len() < waiters as usize) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! `tenure run k -- true` beside `flock f true`: what a shell script pays.
+//! `tenure run k -- true` compared with `flock f true`: what a lock costs in a shell script.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -37,7 +37,7 @@ fn spawn(command: &mut Command) -> Result<()> {
     if status.success() { Ok(()) } else { bail!("{command:?}: {status}") }
 }
 
-/// The program beside this one; built first, with the same profile, if it is not there.
+/// The path of `tenure` in the folder of this program. It is built first, with the same profile.
 fn program() -> Result<PathBuf> {
     let here = std::env::current_exe()?;
     let program = here.parent().context("a program is in a folder")?.join("tenure");

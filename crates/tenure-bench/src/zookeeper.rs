@@ -1,4 +1,5 @@
-//! ZooKeeper: what a lock costs over the three requests that Curator's layout cannot do without.
+//! ZooKeeper: what a lock costs compared with the three requests that Curator's layout needs at
+//! least.
 
 use anyhow::{Context, Result};
 use tenure::Config;
@@ -11,7 +12,7 @@ use crate::cycle::{by_backend, by_client};
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let cluster = start(Topology::Zookeeper, &Options::default())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime()?;
     let bare = runtime.block_on(Client::connect(&cluster.hosts()))?;
     let container = CreateMode::Container.with_acls(Acls::anyone_all());
     runtime.block_on(bare.mkdir("/bare", &container))?;
@@ -25,17 +26,17 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
         1,
         vec![
             ("create + getChildren, delete", Box::new(|| runtime.block_on(three(&bare)))),
-            ("zookeeper backend: take, release", by_backend(&runtime, &*backend)),
-            ("the same, layout=ephemeral", by_backend(&runtime, &*ephemeral)),
+            ("zookeeper backend: acquire, release", by_backend(&runtime, &*backend)),
+            ("zookeeper backend, layout=ephemeral", by_backend(&runtime, &*ephemeral)),
             ("tenure: acquire, release", by_client(&runtime, &client)),
         ],
     )
 }
 
-/// A write of one's own, and the same with the check that the lock is still held.
+/// A write of the application, without and with the check that the lock is still held.
 pub(crate) fn compare_condition(rounds: usize) -> Result<Comparison> {
     let cluster = start(Topology::Zookeeper, &Options::default())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = crate::runtime()?;
     let locks = runtime.block_on(tenure::connect(&cluster.url()))?;
     let guard = runtime.block_on(locks.lock("stock/42").acquire())?;
     let (client, condition) = runtime.block_on(async {
@@ -65,7 +66,7 @@ pub(crate) fn compare_condition(rounds: usize) -> Result<Comparison> {
     )
 }
 
-/// The requests of a lock that nobody else wants, in the same two trips as ours.
+/// The requests of an uncontended lock, in the same two round trips as the backend's.
 async fn three(client: &Client) -> Result<()> {
     let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     let prefix = "/bare/_c_00000000-0000-4000-8000-000000000000-lock-";
@@ -73,7 +74,7 @@ async fn three(client: &Client) -> Result<()> {
     let children = client.list_children("/bare");
     let (created, children) = tokio::join!(created, children);
     let (_, sequence) = created?;
-    anyhow::ensure!(children?.len() == 1, "somebody else is here");
+    anyhow::ensure!(children?.len() == 1, "there is another waiter");
     client.delete(&format!("{prefix}{sequence}"), None).await?;
     Ok(())
 }

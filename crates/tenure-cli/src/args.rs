@@ -1,5 +1,5 @@
-//! What can be typed. Types only: what it means is decided in `commands`. Help, man page and shell
-//! completions come from here.
+//! The command line: flags, arguments and their help texts. Help, manual page and shell completions
+//! are made from these types; `commands` gives them their meaning.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub(crate) enum Verb {
 
 /// Run a command while holding a lock
 ///
-/// Takes the lock, runs the command, gives the lock back and exits with the command's own code. If
+/// Acquires the lock, runs the command, releases the lock and exits with the command's own code. If
 /// the lock cannot be renewed, the command and all its children are ended before the lease ends. If
 /// it is evicted, they are ended as well, but the next holder may start at once.
 ///
@@ -70,12 +70,12 @@ pub(crate) enum Verb {
 pub(crate) struct Run {
     /// Wait at most this long for the lock, as in 500ms, 10s or 1m30s; the default is for ever
     ///
-    /// For that long it also waits for a server that is down. Without --wait the option `outage` of
-    /// the URL does.
+    /// For that long it also waits for a server that is down. Without --wait, the option `outage`
+    /// of the URL says how long.
     #[arg(long, value_name = "DUR", value_parser = tenure::duration, conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
 
-    /// Do not wait at all: exit at once if somebody else holds the lock
+    /// Do not wait at all: exit at once if another client holds the lock
     #[arg(long)]
     pub(crate) no_wait: bool,
 
@@ -89,8 +89,8 @@ pub(crate) struct Run {
     ///
     /// For a short job that several machines start at about the same time. Counted from the grant,
     /// whatever the command's code is. `run` ends only then; a signal leaves the rest to a process
-    /// in the background. The lease is at least as long, so that a crash frees the lock no sooner,
-    /// but on `sqlite:`, where a dead process holds nothing.
+    /// in the background. The lease is at least as long, so that a crash frees the lock no sooner;
+    /// except on `sqlite:`, where the lock of a dead process is free at once.
     #[arg(long, value_name = "DUR", value_parser = positive)]
     pub(crate) at_least: Option<Duration>,
 
@@ -98,15 +98,15 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DUR", value_parser = positive)]
     pub(crate) max_hold: Option<Duration>,
 
-    /// Text that others see beside the lock
+    /// Text that other clients see beside the lock
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
 
-    /// Exit code when the lock is busy; with 0 nothing is said either
+    /// Exit code when the lock is busy; with 0 nothing is printed either
     #[arg(long, value_name = "N", default_value_t = crate::exit::BUSY)]
     pub(crate) busy_exit: u8,
 
-    /// Say what happens as JSON lines on stderr
+    /// Report what happens as JSON lines on stderr
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -144,7 +144,7 @@ pub(crate) struct Show {
 /// Take a lock away from its holder
 ///
 /// Force-releases exactly the grant with that token and no later one. Its holder is told that the
-/// lock is lost, and the next token is higher. The token stands in `tenure ls` and `tenure show`.
+/// lock is lost, and the next token is higher. `tenure ls` and `tenure show` print the token.
 #[derive(Debug, clap::Args)]
 #[command(visible_alias = "break")]
 pub(crate) struct Evict {
@@ -156,7 +156,7 @@ pub(crate) struct Evict {
     pub(crate) token: tenure::FencingToken,
 }
 
-/// Wait until a lock is free, without taking it
+/// Wait until a lock is free, without acquiring it
 #[derive(Debug, clap::Args)]
 pub(crate) struct Wait {
     /// Wait at most this long; the default is for ever
@@ -167,7 +167,7 @@ pub(crate) struct Wait {
     pub(crate) key: String,
 }
 
-/// Examine the server for what could break a lock; exit code 1 if something does
+/// Check the server for what could break a lock; exit code 1 if something does
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {
     /// Print a JSON array of findings
@@ -177,8 +177,8 @@ pub(crate) struct Doctor {
 
 /// Print the statements that make the tables of a database
 ///
-/// A client makes them itself when it connects and may create tables. Where it may not, let
-/// somebody run `tenure schema postgres | psql` who may.
+/// A client makes them itself when it connects and may create tables. Where it may not, an
+/// administrator can run `tenure schema postgres | psql`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Schema {
     /// The kind of database
@@ -217,6 +217,7 @@ pub(crate) struct Help {
     pub(crate) topic: Option<String>,
 }
 
+/// Parses a duration that is not zero.
 fn positive(text: &str) -> Result<Duration, String> {
     match tenure::duration(text) {
         Ok(Duration::ZERO) => Err("it has to be longer than nothing, as in 30s".to_owned()),

@@ -1,5 +1,5 @@
-//! Why the program cannot do what it was asked: a code, a message that names the thing, and one
-//! line of advice. The only place that turns errors of others into ours.
+//! Errors of the program: an exit code, a message that names the thing, and one line of advice. All
+//! errors of the library and the system become a [`Failure`] here.
 
 use std::error::Error as _;
 use std::io;
@@ -9,11 +9,12 @@ use tenure::{Error, ErrorKind};
 use crate::exit;
 use crate::output::{self, Harmless};
 
+/// Why the program cannot do what it was told to do.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) message: String,
-    /// What to try next; empty where the message has said it.
+    /// What to try next; empty where the message says it.
     pub(crate) advice: &'static str,
 }
 
@@ -22,19 +23,19 @@ impl Failure {
         Failure { code, message: message.into(), advice }
     }
 
-    /// The server took the connection, or the question, and did not answer while `--wait` lasted.
-    pub(crate) fn silent() -> Failure {
-        let message = "the server did not answer for as long as --wait allows";
+    /// The server accepted the connection or the request, and did not respond within `--wait`.
+    pub(crate) fn no_response() -> Failure {
+        let message = "no response from the server for as long as --wait allows";
         Failure::new(exit::UNAVAILABLE, message, advice(ErrorKind::Unavailable))
     }
 
-    /// A fault of the machine in the middle of our own work.
+    /// A system call of the program itself failed; `what` completes "cannot …".
     pub(crate) fn system(what: &str, error: impl Into<io::Error>) -> Failure {
-        let advice = "try again; if it stays, look at the limits of this account (ulimit -a)";
+        let advice = "try again; if it stays, check the limits of this account (ulimit -a)";
         Failure::new(exit::INTERNAL, format!("cannot {what}: {}", error.into()), advice)
     }
 
-    /// Says it on stderr and gives the exit code.
+    /// Writes it to stderr and returns the exit code.
     pub(crate) fn tell(&self) -> u8 {
         if self.message.is_empty() {
             return self.code;
@@ -79,10 +80,10 @@ impl From<io::Error> for Failure {
 fn advice(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Busy => "wait longer with --wait, or see the holder with `tenure show KEY`",
-        // Never another store: a lock there would exclude nobody who uses this one.
+        // Never advise another store: a lock there excludes no client of this one.
         ErrorKind::Denied => "check user and password, and what they may do; or a file's rights",
         ErrorKind::Invalid => "see `tenure help`; the URL comes from --url, TENURE_URL or a file",
-        ErrorKind::Lost => "look who holds it now with `tenure show KEY`",
+        ErrorKind::Lost => "see who holds it now with `tenure show KEY`",
         ErrorKind::Unavailable => "check the URL and the server or store, then try again",
         ErrorKind::Unsupported => "use a server that can do that; see `tenure help`",
         _ => "try again; if it stays, please report it with this message",

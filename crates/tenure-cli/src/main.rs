@@ -1,12 +1,20 @@
-//! The `tenure` program: parse, run, exit code. What it says is made in `output`, which code it
-//! leaves with in `exit`, and each verb has a file in `commands`.
+//! The `tenure` program: parses the command line, runs a verb, and exits with its code.
+//!
+//! | module | job |
+//! |---|---|
+//! | `args` | the command line |
+//! | `commands` | one file per verb |
+//! | `runner` | `tenure run`: two processes, signals, the terminal |
+//! | `store`, `url_file` | which URL is used, and where it comes from |
+//! | `holder`, `output` | text and JSON for users |
+//! | `failure`, `exit` | errors and exit codes |
 
 mod args;
 mod commands;
 mod exit;
 mod failure;
+mod holder;
 mod output;
-mod person;
 mod runner;
 mod store;
 mod url_file;
@@ -18,11 +26,11 @@ use clap::Parser;
 use crate::args::Args;
 
 fn main() -> ExitCode {
-    let answer = match Args::try_parse() {
+    let result = match Args::try_parse() {
         Ok(args) => commands::run(args),
         Err(error) => output::refuse(&error),
     };
-    match answer {
+    match result {
         Ok(code) => code.into(),
         Err(failure) => failure.tell().into(),
     }

@@ -1,5 +1,5 @@
-//! How things are said: data on stdout, talk on stderr, colour only for people, and nothing that a
-//! stranger wrote can act on the terminal.
+//! Output: data on stdout, messages on stderr, colour on terminals only. Text that other clients
+//! wrote is escaped, so that it cannot control the terminal.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -10,34 +10,36 @@ use serde::Serialize;
 use crate::exit;
 use crate::failure::Failure;
 
-/// A stranger's text with everything escaped that could act on a terminal or a log. Line feeds are
-/// among it.
+/// Text of another client, with every character escaped that could control a terminal or break a
+/// line of a log.
 pub(crate) struct Harmless<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Harmless<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
-            if acts(c) { write!(f, "{}", c.escape_unicode())? } else { write!(f, "{c}")? }
+            if is_control(c) { write!(f, "{}", c.escape_unicode())? } else { write!(f, "{c}")? }
         }
         Ok(())
     }
 }
 
-/// Control characters, and the marks that turn or break lines of text.
-fn acts(c: char) -> bool {
-    let turns = matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || turns || matches!(c, '\u{2028}'..='\u{202e}')
+/// Whether a character controls a terminal: control characters, and marks that change the direction
+/// of text or break lines.
+fn is_control(c: char) -> bool {
+    let is_direction_mark =
+        matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || is_direction_mark || matches!(c, '\u{2028}'..='\u{202e}')
 }
 
 /// Writes text to stdout.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    Ok(unless_unread(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))?)
+    Ok(ignore_closed_reader(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))?)
 }
 
-/// A reader that went away has seen enough. That is no error, and says nothing about the answer:
-/// the verb goes on to its exit code.
-fn unless_unread(written: io::Result<()>) -> io::Result<()> {
+/// A reader that has closed the pipe has read enough. That is not an error and does not change the
+/// exit code.
+fn ignore_closed_reader(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
@@ -49,45 +51,44 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&format!("{}\n", json(value)))
 }
 
-/// One line of JSON. JSON itself leaves the C1 controls and direction marks alone; here they become
-/// `\u` escapes, so that the line is the same value and harmless on a terminal.
+/// One line of JSON. Plain JSON does not escape C1 controls and direction marks; here they become
+/// `\u` escapes, so that the line has the same value and cannot control a terminal.
 pub(crate) fn json(value: &impl Serialize) -> String {
     let plain = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
-    if !plain.contains(acts) {
+    if !plain.contains(is_control) {
         return plain;
     }
-    let escape = |c: char| match acts(c) {
-        true => format!("\\u{:04x}", u32::from(c)),
-        false => c.to_string(),
+    let escape = |c: char| {
+        if is_control(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() }
     };
     plain.chars().map(escape).collect()
 }
 
-/// Says something to the person at the terminal. A stderr that is gone is no reason to stop.
+/// Writes a message for the user to stderr. A closed stderr is no reason to stop.
 pub(crate) fn say(message: &dyn fmt::Display) {
     let name = Paint::stderr().bold("tenure:");
-    let _gone = writeln!(io::stderr().lock(), "{name} {message}");
+    let _stderr_closed = writeln!(io::stderr().lock(), "{name} {message}");
 }
 
-/// Says what to try next, below a message.
+/// Writes what to try next, below a message.
 pub(crate) fn advise(advice: &str) {
-    let _gone = writeln!(io::stderr().lock(), "  try: {advice}");
+    let _stderr_closed = writeln!(io::stderr().lock(), "  try: {advice}");
 }
 
-/// Whether colour is wanted on a stream.
+/// Whether a stream gets colour.
 #[derive(Clone, Copy)]
 pub(crate) struct Paint(bool);
 
 impl Paint {
     pub(crate) fn stdout() -> Paint {
-        Paint(io::stdout().is_terminal() && colour_is_welcome())
+        Paint(io::stdout().is_terminal() && colour_is_allowed())
     }
 
     pub(crate) fn stderr() -> Paint {
-        Paint(io::stderr().is_terminal() && colour_is_welcome())
+        Paint(io::stderr().is_terminal() && colour_is_allowed())
     }
 
-    /// Whether it is wanted at all.
+    /// Whether the stream gets colour.
     #[cfg(feature = "lab")]
     pub(crate) fn wanted(self) -> bool {
         self.0
@@ -98,27 +99,27 @@ impl Paint {
     }
 }
 
-fn colour_is_welcome() -> bool {
+fn colour_is_allowed() -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// What clap has to say: help and version are data, everything else is a usage error.
+/// Prints what clap reports: help and version are data, everything else is a usage error.
 pub(crate) fn refuse(error: &clap::Error) -> Result<u8, Failure> {
-    let hostile =
-        std::env::args_os().any(|arg| arg.to_str().is_none_or(|text| text.contains(acts)));
-    if hostile {
-        // clap repeats what was typed as it was typed.
+    let needs_escape =
+        std::env::args_os().any(|arg| arg.to_str().is_none_or(|text| text.contains(is_control)));
+    if needs_escape {
+        // clap repeats the arguments without escaping them.
         let text = error.to_string();
         let lines = text.lines().map(|line| format!("{}\n", Harmless(line)));
-        let _gone = io::stderr().lock().write_all(lines.collect::<String>().as_bytes());
+        let _stderr_closed = io::stderr().lock().write_all(lines.collect::<String>().as_bytes());
     } else {
-        unless_unread(error.print())?;
+        ignore_closed_reader(error.print())?;
     }
     Ok(if error.use_stderr() { exit::USAGE } else { exit::DONE })
 }
 
-/// A duration for people: two digits or so are enough.
+/// A duration as short text, with about two digits.
 pub(crate) struct Short(pub(crate) Duration);
 
 impl fmt::Display for Short {
@@ -139,7 +140,8 @@ impl fmt::Display for Short {
 /// begin in March, so that the leap day is the last one.
 pub(crate) fn utc(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let (seconds, millis) = (since.as_secs(), since.subsec_millis());
+    let seconds = since.as_secs();
+    let millis = since.subsec_millis();
     // From 1 March of the year 0, in eras of 400 years.
     let days = seconds / 86400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
@@ -158,22 +160,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_strangers_text_cannot_act_on_the_terminal() {
+    fn text_of_another_client_cannot_control_the_terminal() {
         let shown = Harmless("a\u{1b}[31m\u{9b}2J\u{202e}\nb").to_string();
-        assert!(!shown.contains(acts), "{shown:?}");
+        assert!(!shown.contains(is_control), "{shown:?}");
         assert!(shown.starts_with('a') && shown.ends_with('b'));
     }
 
     #[test]
-    fn json_is_the_same_value_without_characters_that_act() {
+    fn json_has_the_same_value_without_control_characters() {
         let text = "a\u{9b}2J\u{202e}é🦀\u{7f}";
         let line = json(&text);
-        assert!(!line.contains(acts), "{line:?}");
+        assert!(!line.contains(is_control), "{line:?}");
         assert_eq!(serde_json::from_str::<String>(&line).unwrap(), text);
     }
 
     #[test]
-    fn durations_are_short() {
+    fn durations_are_shown_with_about_two_digits() {
         for (millis, text) in
             [(0, "0.0s"), (1234, "1.2s"), (59_900, "59s"), (61_000, "1m01s"), (90_061_000, "1d01h")]
         {
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written_as_the_calendar_has_them() {
+    fn times_follow_the_calendar() {
         for (millis, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_400_001, "2000-02-29T00:00:00.001Z"),

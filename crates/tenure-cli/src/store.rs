@@ -1,8 +1,9 @@
-//! Which store is meant: its URL, where that comes from, how far it reaches, and what of it a
-//! command may know. A store that was guessed wrong excludes nobody, and nobody notices: so what is
-//! in doubt is refused here, before anything is locked.
+//! The store that a verb works on: its URL, where that comes from, how far it reaches, and which
+//! part of it a command may know. A lock in the wrong store excludes no other client and no error
+//! shows it, so an unclear URL is refused here, before anything is locked.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tenure::{Config, Error};
 
@@ -10,6 +11,20 @@ use crate::args::Reach;
 use crate::exit;
 use crate::failure::Failure;
 use crate::url_file;
+
+/// How long a server may take to respond even if `--wait` is shorter: with `--wait 0s` the verb
+/// does not wait for the lock, but it still needs the response.
+pub(crate) const MIN_RESPONSE_TIME: Duration = Duration::from_secs(1);
+
+/// The embedded store in the user's state folder, which needs no server.
+const DEFAULT_URL: &str = "sqlite:";
+
+/// The scheme of a URL that every verb refuses. An empty or missing URL would mean the default.
+const WITHHELD: &str = "withheld";
+
+/// An option whose name contains one of these holds a secret. `%` is among them because the name
+/// may be encoded.
+const SECRET_WORDS: [&str; 6] = ["password", "passwd", "secret", "token", "credential", "%"];
 
 /// The store that the verbs work on.
 #[derive(Debug)]
@@ -25,13 +40,13 @@ pub(crate) enum Source {
     Given,
     /// A file of the user or of the system.
     File(PathBuf),
-    /// Nobody named one.
+    /// No URL was given.
     Default,
 }
 
 impl Source {
-    /// The same failure to use a URL, with the file that it stands in: whoever typed the command
-    /// may never have seen that.
+    /// Adds the file that contains the URL to a failure: the user who typed the command may not
+    /// know the file.
     pub(crate) fn name_in(&self, failure: impl Into<Failure>) -> Failure {
         let mut failure = failure.into();
         if let Source::File(file) = self {
@@ -42,14 +57,14 @@ impl Source {
 }
 
 impl Store {
-    /// What its URL says.
+    /// Parses the URL.
     pub(crate) fn config(&self) -> Result<Config, Failure> {
         self.url.parse().map_err(|error: Error| self.source.name_in(error))
     }
 
-    /// The store of `--url` or `TENURE_URL`, of a file, or the embedded one.
+    /// Finds the store: of `--url` or `TENURE_URL`, of a file, or the embedded one.
     pub(crate) fn find(given: Option<String>, reach: Option<Reach>) -> Result<Store, Failure> {
-        // An empty TENURE_URL is how scripts say "none".
+        // Scripts set an empty TENURE_URL for "none".
         let store = match given.filter(|url| !url.is_empty()) {
             Some(url) => Store { url, source: Source::Given },
             None => match url_file::find()? {
@@ -62,9 +77,9 @@ impl Store {
         Ok(store)
     }
 
-    /// What `TENURE_URL` has to be for a command that calls `tenure` itself: without it, that call
-    /// would lock in the embedded store and exclude nobody. `None` leaves it as it is.
-    pub(crate) fn handed_on(&self) -> Option<String> {
+    /// The `TENURE_URL` for a command that calls `tenure` itself: without it, that call would lock
+    /// in the embedded store and exclude no other machine. `None` leaves the variable as it is.
+    pub(crate) fn url_for_command(&self) -> Option<String> {
         match self.source {
             Source::Default => None,
             _ if has_secret(&self.url) => Some(format!("{WITHHELD}:")),
@@ -76,7 +91,7 @@ impl Store {
         if scheme(&self.url) != WITHHELD {
             return Ok(());
         }
-        let message = "the outer `tenure run` kept its URL back because of its password";
+        let message = "the outer `tenure run` withheld its URL because of its password";
         Err(Failure::new(exit::USAGE, message, "use password_file= in that URL, or give --url"))
     }
 
@@ -101,9 +116,21 @@ pub(crate) fn scheme(url: &str) -> String {
     url.split_once(':').map_or("", |(scheme, _)| scheme).to_ascii_lowercase()
 }
 
-/// The value of an option in a URL, as it stands there.
+/// The value of an option in a URL, not decoded.
 pub(crate) fn option<'a>(url: &'a str, name: &str) -> Option<&'a str> {
     options(url).find(|(known, _)| *known == name).map(|(_, value)| value)
+}
+
+/// The value of an option that is a duration. Whether it is valid is checked when the URL is
+/// parsed.
+pub(crate) fn duration_option(url: &str, name: &str) -> Option<Duration> {
+    option(url, name).and_then(|text| tenure::duration(text).ok())
+}
+
+/// How long to retry an unreachable server under `--wait`: the option `outage`, but not longer than
+/// the wait limit.
+pub(crate) fn outage_within(limit: Duration, outage: Option<Duration>) -> Duration {
+    outage.map_or(limit, |outage| outage.min(limit))
 }
 
 fn options(url: &str) -> impl Iterator<Item = (&str, &str)> {
@@ -111,36 +138,38 @@ fn options(url: &str) -> impl Iterator<Item = (&str, &str)> {
     query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")))
 }
 
-/// Whether a URL holds a secret: a password before its host, or one among its options. A file that
-/// holds it may be named.
+/// Whether a URL contains a secret: a password before its host, or one among its options. The name
+/// of a file that contains the secret is none.
 pub(crate) fn has_secret(url: &str) -> bool {
-    let place = url.split_once('?').map_or(url, |(place, _)| place);
-    let authority = place.split_once("://").and_then(|(_, rest)| rest.split('/').next());
+    let authority =
+        without_query(url).split_once("://").and_then(|(_, rest)| rest.split('/').next());
     let login = authority.and_then(|authority| authority.rsplit_once('@')).map(|(login, _)| login);
     let in_login = login.is_some_and(|login| match login.split_once(':') {
         Some((_, password)) if !password.is_empty() => true,
-        // A user of Consul is its token.
+        // Consul's token stands where others have the user.
         _ => scheme(url).starts_with("consul") && option(url, "password_file").is_none(),
     });
     in_login || options(url).any(|(name, value)| !value.is_empty() && is_secret(name))
 }
 
-/// Whether an option of this name holds a secret. An encoded name is taken for one.
+/// Whether an option of this name contains a secret.
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    let words = ["password", "passwd", "secret", "token", "credential", "%"];
-    !name.ends_with("_file") && words.iter().any(|word| name.contains(word))
+    !name.ends_with("_file") && SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
-/// Whether a URL names a file that is looked for from wherever one happens to be.
+/// Whether a URL names a file relative to the current folder.
 pub(crate) fn is_relative(url: &str) -> bool {
-    let place = url.split_once('?').map_or(url, |(place, _)| place);
-    let path = place.split_once(':').map_or("", |(_, path)| path);
+    let path = without_query(url).split_once(':').map_or("", |(_, path)| path);
     scheme(url) == "sqlite" && !path.is_empty() && !path.starts_with('/')
 }
 
-/// The same store, also for a command that changes its folder. `None` if it is already so, or if
-/// the folder cannot stand in a URL.
+fn without_query(url: &str) -> &str {
+    url.split_once('?').map_or(url, |(before, _)| before)
+}
+
+/// A relative URL made absolute, for a command that changes its folder. `None` if it is absolute
+/// already, or if the folder is not UTF-8.
 fn absolute(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once(':').filter(|_| is_relative(url))?;
     let folder = std::env::current_dir().ok()?;
@@ -148,18 +177,12 @@ fn absolute(url: &str) -> Option<String> {
     Some(format!("{scheme}:{folder}/{rest}"))
 }
 
-/// The embedded store in the user's state folder: works with nothing installed.
-const DEFAULT_URL: &str = "sqlite:";
-
-/// The scheme of a URL that must not be used. An empty or missing one would mean the default.
-const WITHHELD: &str = "withheld";
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_seen_wherever_it_can_stand() {
+    fn a_secret_is_found_in_login_and_options() {
         for url in [
             "redis://u:p@h",
             "redis://:p@h?x=1",
@@ -187,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_file_without_a_root_is_relative() {
+    fn only_a_path_without_a_root_is_relative() {
         for url in ["sqlite:locks.db", "SQLite:a/b?ttl=1s", "sqlite:./a"] {
             assert!(is_relative(url), "{url}");
             let whole = absolute(url).unwrap();

@@ -17,7 +17,8 @@ fn the_list_names_scenarios_locks_and_verdicts() {
     let output = output(&mut tenure(["lab", "list"]));
     let list = text(&output.stdout);
     assert_eq!(code(&output), 0);
-    for part in ["oversell", "pause", "redis-set-nx", "DEL deletes anybody's lock", "U!", "∞"] {
+    for part in ["oversell", "pause", "redis-set-nx", "DEL deletes any client's lock", "U!", "∞"]
+    {
         assert!(list.contains(part), "{part}: {list}");
     }
     let output = output_of(&["lab", "list", "--json"]);
@@ -33,10 +34,10 @@ fn a_run_is_judged_and_its_history_can_be_checked_again() {
     let files = ["--history", history.to_str().unwrap(), "--json", report.to_str().unwrap()];
     let args = ["lab", "run", "oversell", "--lock", "sqlite", "--fence", "read+write"];
     let output = output(&mut tenure(args.into_iter().chain(files)));
-    let said = text(&output.stdout);
-    assert_eq!(code(&output), 0, "{said}");
-    assert!(said.contains("1 of 4 updates lost"), "{said}");
-    assert!(said.contains("fence on reads and writes: 0 of"), "{said}");
+    let printed = text(&output.stdout);
+    assert_eq!(code(&output), 0, "{printed}");
+    assert!(printed.contains("1 of 4 updates lost"), "{printed}");
+    assert!(printed.contains("fence on reads and writes: 0 of"), "{printed}");
 
     let report: serde_json::Value =
         serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
@@ -47,7 +48,7 @@ fn a_run_is_judged_and_its_history_can_be_checked_again() {
 }
 
 #[test]
-fn what_cannot_happen_or_does_not_exist_is_told() {
+fn an_inapplicable_cell_is_skipped_and_unknown_names_are_refused() {
     let cell = output(&mut tenure(["lab", "run", "failover", "--lock", "sqlite"]));
     assert_eq!(code(&cell), 3, "{cell:?}");
     for args in
@@ -67,24 +68,24 @@ fn what_cannot_happen_or_does_not_exist_is_told() {
 }
 
 #[test]
-fn a_word_in_the_environment_does_not_open_the_machines_own_network() {
-    // An `ip` that only leaves a mark: were it called for real, this machine would lose its routes.
+fn an_environment_variable_does_not_open_the_machines_own_network() {
+    // An `ip` that only creates a file: the real one would delete the routes of this machine.
     let folder = tempfile::tempdir().unwrap();
     let (ip, called) = (folder.path().join("ip"), folder.path().join("called"));
     std::fs::write(&ip, format!("#!/bin/sh\ntouch '{}'\nexit 1\n", called.display())).unwrap();
     std::fs::set_permissions(&ip, std::fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
-    for word in ["1", "net:[1]"] {
+    for value in ["1", "net:[1]"] {
         let mut play = tenure(["lab", "play", "network:packets-lost:redis:0"]);
-        let output = output(play.env("PATH", &path).env("TENURE_LAB_NETWORK", word));
+        let output = output(play.env("PATH", &path).env("TENURE_LAB_NETWORK", value));
         assert_ne!(code(&output), 0, "{output:?}");
         assert!(text(&output.stderr).contains("not a network of the lab's"), "{output:?}");
-        assert!(!called.exists(), "with {word}: `ip` was called in the machine's own network");
+        assert!(!called.exists(), "with {value}: `ip` was called in the machine's own network");
     }
 }
 
 #[test]
-fn a_matrix_is_a_table_of_what_was_measured() {
+fn a_matrix_prints_a_table_of_measured_verdicts() {
     let args = ["lab", "matrix", "--locks", "sqlite", "--scenarios", "pause,names,failover"];
     let more = ["--times", "2", "--jobs", "2"];
     let output = output(&mut tenure(args.into_iter().chain(more)));
@@ -102,15 +103,15 @@ fn a_matrix_is_a_table_of_what_was_measured() {
 fn nothing_outlives_a_lab_that_is_interrupted_or_killed() {
     for signal in [Signal::INT, Signal::KILL] {
         let mut lab = Running::start(&mut tenure(["lab", "run", "pause", "--lock", "sqlite"]));
-        let mut players = Vec::new();
+        let mut processes = Vec::new();
         // The resource, the guardian, three clients, and one of them stopped.
         eventually("a client is stopped", || {
-            players = children(lab.front());
-            players.len() >= 5 && players.iter().any(|pid| state(*pid) == Some('T'))
+            processes = children(lab.launcher());
+            processes.len() >= 5 && processes.iter().any(|pid| state(*pid) == Some('T'))
         });
         lab.signal(signal);
         eventually("the lab ends", || lab.is_over());
-        for pid in players {
+        for pid in processes {
             until_dead(pid);
             assert!(!is_alive(pid));
         }

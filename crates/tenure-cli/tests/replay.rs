@@ -35,7 +35,7 @@ fn a_recorded_history_is_judged_and_drawn_again() {
     let report: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     assert_eq!(report["judgement"]["measured"], "broken");
     assert_eq!(report["report"]["resource"]["plain"]["lost"], 1);
-    // The page is a history too.
+    // The page contains the history.
     let again = output(&mut tenure(["lab", "replay", &page]));
     assert_eq!((code(&again), text(&again.stdout)), (0, shown));
 }
@@ -53,13 +53,17 @@ fn the_exit_code_compares_measured_with_expected() {
     assert_eq!(replay(r#""expected":"no such verdict""#), 2);
     let calm: Vec<_> = HISTORY.lines().take(4).collect();
     let (_folder, file) = recorded(&calm.join("\n"));
-    assert_eq!(code(&output(&mut tenure(["lab", "replay", &file]))), 2, "its control is clean");
+    assert_eq!(
+        code(&output(&mut tenure(["lab", "replay", &file]))),
+        2,
+        "the unfenced register lost nothing"
+    );
 }
 
 #[test]
-fn what_is_longer_than_any_history_is_refused_and_not_read_to_its_end() {
+fn an_input_longer_than_any_history_is_refused() {
     let (_folder, file) = recorded(HISTORY);
-    // A hole: it has a length and takes no room.
+    // A sparse file: it has a length and takes no disk space.
     fs::File::options().write(true).open(&file).unwrap().set_len((64 << 20) + 1).unwrap();
     let refused = output(&mut tenure(["lab", "replay", &file]));
     assert_eq!(code(&refused), 64, "{refused:?}");
@@ -67,25 +71,25 @@ fn what_is_longer_than_any_history_is_refused_and_not_read_to_its_end() {
 }
 
 #[test]
-fn bad_input_is_named_by_its_line() {
+fn an_error_names_the_line_of_bad_input() {
     let refuses = |history: &str, words: &[&str]| {
         let (_folder, file) = recorded(history);
         let output = output(&mut tenure(["lab", "replay", &file]));
-        let said = text(&output.stderr);
-        assert_eq!(code(&output), 64, "{said}");
-        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        let message = text(&output.stderr);
+        assert_eq!(code(&output), 64, "{message}");
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
     };
     refuses(&HISTORY.replace("\"granted\"", "\"grabbed\""), &["line 3", "grabbed"]);
     refuses(&HISTORY.replacen("{\"scenario\"", "{\"scene\"", 1), &["line 1", "header"]);
     refuses("", &["empty"]);
     refuses("<html>no history</html>", &["line 1"]);
-    let gone = output(&mut tenure(["lab", "replay", "/no/such/file"]));
-    assert_eq!(code(&gone), 64);
-    assert!(text(&gone.stderr).contains("/no/such/file"));
+    let missing = output(&mut tenure(["lab", "replay", "/no/such/file"]));
+    assert_eq!(code(&missing), 64);
+    assert!(text(&missing.stderr).contains("/no/such/file"));
 }
 
 #[test]
-fn schedules_are_played_and_a_seed_plays_the_same_again() {
+fn schedules_run_and_a_seed_gives_the_same_output_again() {
     let many = output(&mut tenure(["lab", "simulate", "--schedules", "20"]));
     assert_eq!(code(&many), 0, "{many:?}");
     assert!(text(&many.stdout).contains("20 schedules"), "{many:?}");

@@ -1,5 +1,5 @@
 //! Which store a lock lives in: what a command knows of it, the files that name it, and how far it
-//! has to reach. A wrong guess would exclude nobody, without a word.
+//! has to reach. A lock in the wrong store would exclude no other client, without an error.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
@@ -15,14 +15,14 @@ use support::*;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tenure");
 
-/// A script that lists, from inside a `run`, what is held where it looks by itself.
+/// A script that lists, from inside a `run`, the locks of the store that it finds by itself.
 const INNER: &str = "exec \"$0\" ls --json";
 
 fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A folder for `XDG_CONFIG_HOME` with this text in its file.
+/// Makes a folder for `XDG_CONFIG_HOME` with this text in its file, and returns the file.
 fn configured(store: &Store, text: &str) -> PathBuf {
     let file = store.folder.path().join("config/tenure/url");
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -78,10 +78,13 @@ fn a_url_that_was_withheld_is_refused_by_every_verb() {
         &["doctor"],
     ] {
         let output = output(tenure(args.iter().copied()).env("TENURE_URL", "withheld:"));
-        let talk = text(&output.stderr);
-        assert_eq!(code(&output), 64, "{args:?}: {talk}");
-        assert!(talk.contains("because of its password"), "{args:?}: {talk}");
-        assert!(talk.contains("password_file=") && talk.contains("--url"), "{args:?}: {talk}");
+        let messages = text(&output.stderr);
+        assert_eq!(code(&output), 64, "{args:?}: {messages}");
+        assert!(messages.contains("because of its password"), "{args:?}: {messages}");
+        assert!(
+            messages.contains("password_file=") && messages.contains("--url"),
+            "{args:?}: {messages}"
+        );
     }
     assert_eq!(code(&output(tenure(["help"]).env("TENURE_URL", "withheld:"))), 0);
 }
@@ -142,7 +145,7 @@ fn with_own_etc(store: &Store, script: &str) -> Option<std::process::Output> {
 }
 
 #[test]
-fn the_file_of_the_system_comes_after_the_one_of_the_user() {
+fn the_users_file_comes_before_the_systems() {
     let store = Store::new();
     let Some(found) = with_own_etc(&store, "echo $1 >/etc/tenure/url; $0 run k -- echo ran") else {
         return;
@@ -160,14 +163,17 @@ fn the_file_of_the_system_comes_after_the_one_of_the_user() {
 /// This file is refused with that code, and the message names it and says why.
 fn refused(store: &Store, wanted: i32, part: &str) {
     let output = output(&mut by_file(store, &["run", "k", "--", "echo", "ran"]));
-    let talk = text(&output.stderr);
-    assert_eq!((code(&output), text(&output.stdout).as_str()), (wanted, ""), "{part}: {talk}");
-    assert!(talk.contains("/tenure") && talk.contains(part) && talk.contains("try: "), "{talk}");
-    assert!(!store.folder.path().join("state").exists(), "no other store is taken: {talk}");
+    let messages = text(&output.stderr);
+    assert_eq!((code(&output), text(&output.stdout).as_str()), (wanted, ""), "{part}: {messages}");
+    assert!(
+        messages.contains("/tenure") && messages.contains(part) && messages.contains("try: "),
+        "{messages}"
+    );
+    assert!(!store.folder.path().join("state").exists(), "no other store is used: {messages}");
 }
 
 #[test]
-fn a_file_that_others_may_change_is_refused() {
+fn a_file_that_other_users_may_write_is_refused() {
     let store = Store::new();
     let file = configured(&store, &store.url());
     for mode in [0o666, 0o620, 0o602] {
@@ -188,14 +194,14 @@ fn a_file_that_others_may_change_is_refused() {
 }
 
 #[test]
-fn a_file_with_a_password_is_not_for_everybody() {
+fn a_file_with_a_password_must_not_be_readable_by_all() {
     let store = Store::new();
     let file = configured(&store, "redis://me:secret@127.0.0.1:1/");
     set_mode(&file, 0o644);
     refused(&store, 64, "holds a password");
     set_mode(&file, 0o640);
     let output = output(&mut by_file(&store, &["ls"]));
-    assert_eq!(code(&output), 69, "nobody is there, but it was tried: {output:?}");
+    assert_eq!(code(&output), 69, "no server is there, but it was tried: {output:?}");
     assert!(!text(&output.stderr).contains("secret"), "{output:?}");
 }
 
@@ -223,29 +229,29 @@ fn a_file_that_does_not_name_one_store_is_refused() {
 }
 
 #[test]
-fn an_error_of_a_url_names_the_file_that_it_stands_in() {
+fn an_error_of_a_url_names_the_file_that_contains_it() {
     let store = Store::new();
     for (url, wanted) in [("foo:", 64), ("sqlite:?pol=1", 64), ("redis://127.0.0.1:1", 69)] {
         configured(&store, url);
         for verb in [&["run", "k", "--", "true"][..], &["ls"], &["wait", "k"]] {
             let output = output(&mut by_file(&store, verb));
-            let talk = text(&output.stderr);
-            assert_eq!(code(&output), wanted, "{url} {verb:?}: {talk}");
-            assert!(talk.contains("config/tenure/url`)"), "{url} {verb:?}: {talk}");
+            let messages = text(&output.stderr);
+            assert_eq!(code(&output), wanted, "{url} {verb:?}: {messages}");
+            assert!(messages.contains("config/tenure/url`)"), "{url} {verb:?}: {messages}");
         }
     }
 }
 
 #[test]
-fn who_needs_the_network_gets_no_store_of_one_machine() {
+fn reach_network_refuses_a_store_of_one_machine() {
     let store = Store::new();
     let state = store.folder.path().join("state");
     let run = ["run", "k", "--", "sh", "-c", "echo $TENURE_REACH"];
     let refuses = |command: &mut Command, part: &str| {
         let output = output(command.env("XDG_STATE_HOME", &state));
-        let talk = text(&output.stderr);
-        assert_eq!((code(&output), text(&output.stdout).as_str()), (64, ""), "{talk}");
-        assert!(talk.contains("one machine only") && talk.contains(part), "{talk}");
+        let messages = text(&output.stderr);
+        assert_eq!((code(&output), text(&output.stdout).as_str()), (64, ""), "{messages}");
+        assert!(messages.contains("one machine only") && messages.contains(part), "{messages}");
         assert!(!state.exists(), "nothing was made");
     };
     refuses(tenure(run).env("TENURE_REACH", "network"), "no URL is given");
@@ -258,7 +264,7 @@ fn who_needs_the_network_gets_no_store_of_one_machine() {
     refuses(by_file(&store, &run).env("TENURE_REACH", "network"), "config/tenure/url");
 
     let on_network = ["--reach", "network", "--url", "redis://127.0.0.1:1", "ls"];
-    assert_eq!(code(&output(&mut tenure(on_network))), 69, "a server is asked");
+    assert_eq!(code(&output(&mut tenure(on_network))), 69, "a server is tried");
     let machine = ["--reach", "machine"].into_iter().chain(run);
     assert_eq!(code(&output(store.tenure(machine).env("TENURE_REACH", "network"))), 0);
     assert_eq!(code(&output(store.tenure(run).env("TENURE_REACH", ""))), 0);
@@ -266,7 +272,7 @@ fn who_needs_the_network_gets_no_store_of_one_machine() {
 }
 
 #[test]
-fn a_run_without_a_url_and_a_terminal_says_how_far_it_reaches() {
+fn run_without_url_and_terminal_reports_its_reach() {
     let store = Store::new();
     let here = |args: &[&str]| {
         let mut command = tenure(args.iter().copied());
@@ -274,9 +280,9 @@ fn a_run_without_a_url_and_a_terminal_says_how_far_it_reaches() {
         command
     };
     let output = output(&mut here(&["run", "k", "--", "true"]));
-    let talk = text(&output.stderr);
-    assert_eq!((code(&output), talk.lines().count()), (0, 1), "{talk}");
-    assert!(talk.contains("this machine only"), "{talk}");
+    let messages = text(&output.stderr);
+    assert_eq!((code(&output), messages.lines().count()), (0, 1), "{messages}");
+    assert!(messages.contains("this machine only"), "{messages}");
     let said = support::output(&mut here(&["run", "--json", "k", "--", "true"]));
     assert!(text(&said.stderr).lines().next().unwrap().contains("\"warning\""), "{said:?}");
 
@@ -289,7 +295,7 @@ fn a_run_without_a_url_and_a_terminal_says_how_far_it_reaches() {
 }
 
 #[test]
-fn the_doctor_says_whom_a_local_store_excludes() {
+fn doctor_reports_the_reach_of_a_local_store() {
     let store = Store::new();
     let output = store.output(["doctor"]);
     assert!(text(&output.stdout).contains("notice   reach: excludes this machine only"));

@@ -1,4 +1,5 @@
-//! The surface of the program: bad input, help, pages, scripts, and stores that cannot be used.
+//! The command line: invalid input, help, manual pages, completions, and stores that cannot be
+//! used.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
@@ -9,15 +10,15 @@ use std::process::Stdio;
 
 use support::*;
 
-/// The program says what is wrong and what to try, in text that is harmless on a terminal.
+/// Asserts that the program reports what is wrong and what to try, without control characters.
 fn refuses(args: &[&str], wanted_code: i32, part: &str) {
     let store = Store::new();
     let output = store.output(args.iter().copied());
     assert_eq!(code(&output), wanted_code, "{args:?}: {output:?}");
-    let talk = text(&output.stderr);
-    assert!(talk.contains(part), "{args:?}: {talk}");
-    assert!(talk.contains("try"), "no advice: {talk}");
-    assert!(!talk.contains(|c: char| c.is_control() && c != '\n'), "{talk:?}");
+    let messages = text(&output.stderr);
+    assert!(messages.contains(part), "{args:?}: {messages}");
+    assert!(messages.contains("try"), "no advice: {messages}");
+    assert!(!messages.contains(|c: char| c.is_control() && c != '\n'), "{messages:?}");
     assert_eq!(text(&output.stdout), "");
 }
 
@@ -44,7 +45,7 @@ fn bad_usage_is_64_with_advice() {
 }
 
 #[test]
-fn hostile_keys_are_refused_and_shown_escaped() {
+fn invalid_keys_are_refused_and_shown_escaped() {
     let long = "k".repeat(513);
     for (key, part) in [
         ("", "empty"),
@@ -62,7 +63,7 @@ fn hostile_keys_are_refused_and_shown_escaped() {
 }
 
 #[test]
-fn harmless_keys_of_any_form_work() {
+fn unusual_keys_work() {
     let store = Store::new();
     for key in ["../../etc/passwd", "'; DROP TABLE claim; --", "日本 🦀", "%", "-", "a b", "$(id)"]
     {
@@ -84,21 +85,21 @@ fn a_bad_url_is_64_and_names_the_thing() {
         for verb in [&["run", "k", "--", "true"][..], &["ls"], &["show", "k"], &["wait", "k"]] {
             let output = output(tenure(["--url", url]).args(verb));
             assert_eq!(code(&output), 64, "{url} {verb:?}: {output:?}");
-            let talk = text(&output.stderr);
-            assert!(talk.contains(part) && talk.contains("try"), "{url}: {talk}");
+            let messages = text(&output.stderr);
+            assert!(messages.contains(part) && messages.contains("try"), "{url}: {messages}");
         }
     }
 }
 
 #[test]
-fn a_lock_in_memory_is_refused_because_it_would_exclude_nobody() {
+fn run_refuses_a_lock_in_memory() {
     let output = output(&mut tenure(["--url", "memory:", "run", "k", "--", "true"]));
     assert_eq!(code(&output), 64);
     assert!(text(&output.stderr).contains("sqlite:"), "{output:?}");
 }
 
 #[test]
-fn an_empty_url_is_none() {
+fn an_empty_url_means_the_default() {
     let store = Store::new();
     let mut command = tenure(["run", "k", "--", "true"]);
     command.env("TENURE_URL", "").env("XDG_STATE_HOME", store.folder.path());
@@ -107,7 +108,7 @@ fn an_empty_url_is_none() {
 }
 
 #[test]
-fn a_file_that_is_no_store_is_refused_and_left_alone() {
+fn a_file_that_is_no_store_is_refused_and_not_changed() {
     let store = Store::new();
     let path = store.folder.path().join("locks.db");
     let words = "dear diary, ".repeat(1000);
@@ -115,8 +116,8 @@ fn a_file_that_is_no_store_is_refused_and_left_alone() {
     for verb in [&["run", "k", "--", "true"][..], &["ls"], &["show", "k"]] {
         let output = store.output(verb.iter().copied());
         assert_eq!(code(&output), 64, "{output:?}");
-        let talk = text(&output.stderr);
-        assert!(talk.contains("locks.db") && talk.contains("try"), "{talk}");
+        let messages = text(&output.stderr);
+        assert!(messages.contains("locks.db") && messages.contains("try"), "{messages}");
     }
     assert_eq!(std::fs::read_to_string(&path).unwrap(), words);
 }
@@ -128,7 +129,7 @@ fn a_damaged_store_is_refused() {
     run.signal(rustix::process::Signal::TERM);
     run.code();
     let path = store.folder.path().join("locks.db");
-    // Everything into the main file, then half of it away.
+    // Move everything into the main file, then truncate it to half.
     let base = rusqlite::Connection::open(&path).unwrap();
     base.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
     drop(base);
@@ -141,14 +142,14 @@ fn a_damaged_store_is_refused() {
 
 #[test]
 fn a_folder_that_may_not_be_written_is_denied() {
-    // Nobody may create files there, not even root.
+    // Not even root may create files there.
     for verb in [&["run", "k", "--", "true"][..], &["ls"], &["show", "k"]] {
         let output =
             output(tenure(["--url", "sqlite:///sys/kernel/locks.db?network=allow"]).args(verb));
         assert_eq!(code(&output), 77, "{output:?}");
-        let talk = text(&output.stderr);
-        assert!(talk.contains("/sys/kernel") && talk.contains("try: "), "{talk}");
-        assert!(talk.contains("rights"), "{talk}");
+        let messages = text(&output.stderr);
+        assert!(messages.contains("/sys/kernel") && messages.contains("try: "), "{messages}");
+        assert!(messages.contains("rights"), "{messages}");
     }
 }
 
@@ -194,7 +195,7 @@ fn pages_and_scripts_are_printed() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_error() {
+fn a_closed_reader_is_no_error() {
     for args in [&["help"][..], &["--help"], &["man"], &["completions", "bash"], &["ls", "--json"]]
     {
         let store = Store::new();
@@ -207,7 +208,7 @@ fn a_reader_that_leaves_is_no_error() {
 }
 
 #[test]
-fn a_reader_that_leaves_does_not_change_the_answer() {
+fn a_closed_reader_does_not_change_the_exit_code() {
     let store = Store::new();
     for (args, wanted) in [
         (&["show", "free"][..], 1),
@@ -227,7 +228,7 @@ fn a_reader_that_leaves_does_not_change_the_answer() {
 }
 
 #[test]
-fn an_output_that_is_full_is_an_error() {
+fn a_full_disk_is_an_error() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let output = output(tenure(["help", "exit-codes"]).stdout(full).stderr(Stdio::piped()));
     assert_eq!(code(&output), 70);

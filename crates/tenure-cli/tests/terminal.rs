@@ -1,4 +1,4 @@
-//! `tenure run` on a terminal: who has it, Ctrl-C, Ctrl-Z, `fg` and `bg`, and what people see.
+//! `tenure run` on a terminal: the foreground group, Ctrl-C, Ctrl-Z, `fg` and `bg`, and messages.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
@@ -13,8 +13,13 @@ use serde_json::Value;
 use support::terminal::Terminal;
 use support::*;
 
-/// An interactive shell with job control, `tenure` in its path, on this store.
-fn shell(store: &Store) -> Terminal {
+/// An interactive shell with job control, `tenure` in its path, on this store. Without a bash on
+/// this machine, a test passes with a message.
+fn shell(store: &Store) -> Option<Terminal> {
+    if Command::new("bash").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no bash here");
+        return None;
+    }
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_tenure"));
     let folder = program.parent().unwrap().display();
     let path = format!("{folder}:{}", std::env::var("PATH").unwrap_or_default());
@@ -25,26 +30,17 @@ fn shell(store: &Store) -> Terminal {
     let mut shell = Terminal::start(&mut command);
     shell.press("echo shell is $((20 + 1))\n");
     shell.expect("shell is 21");
-    shell
-}
-
-/// Every test below needs bash with job control; where there is none, it says so and passes.
-fn has_bash() -> bool {
-    let found = Command::new("bash").arg("--version").output().is_ok();
-    if !found {
-        eprintln!("skipped: there is no bash here");
-    }
-    found
+    Some(shell)
 }
 
 #[test]
 fn the_command_reads_from_the_terminal() {
     let store = Store::new();
-    // The fifth and the eighth word: its own process group, and the one in the foreground.
-    let script = "read -r stat </proc/$$/stat; set -- $stat; test $5 = $8 && echo in front
+    // The fifth and the eighth field: its own process group, and the one in the foreground.
+    let script = "read -r stat </proc/$$/stat; set -- $stat; test $5 = $8 && echo in foreground
         read x; echo got-$x; exit 3";
     let mut terminal = Terminal::start(&mut store.tenure(["run", "k", "--", "sh", "-c", script]));
-    terminal.expect("in front");
+    terminal.expect("in foreground");
     terminal.press("hello\n");
     terminal.expect("got-hello");
     assert_eq!(terminal.code(), 3);
@@ -88,16 +84,16 @@ fn ctrl_c_ends_the_wait() {
     let store = Store::new();
     let holder = store.hold("k");
     let mut terminal = Terminal::start(&mut store.tenure(["run", "k", "--", "true"]));
-    let talk = terminal.expect("waiting for `k`, held by sh on ");
-    terminal.expect(&format!("pid {}", holder.front()));
+    let messages = terminal.expect("waiting for `k`, held by sh on ");
+    terminal.expect(&format!("pid {}", holder.launcher()));
     terminal.press("\x03");
     assert_eq!(terminal.code(), 130);
     assert_eq!(store.show("k")["waiters"], 0);
-    assert_eq!(talk.matches("waiting for").count(), 1);
+    assert_eq!(messages.matches("waiting for").count(), 1);
 }
 
 #[test]
-fn only_a_terminal_is_told_whom_we_wait_for() {
+fn the_holder_is_reported_on_a_terminal_only() {
     let store = Store::new();
     let mut holder = store.hold("k");
     let mut waiter = store.start(["run", "k", "--", "true"]);
@@ -105,11 +101,11 @@ fn only_a_terminal_is_told_whom_we_wait_for() {
     holder.signal(Signal::TERM);
     assert_eq!(holder.code(), 143);
     assert_eq!(waiter.code(), 0);
-    assert_eq!(waiter.talk(), "");
+    assert_eq!(waiter.messages(), "");
 }
 
 #[test]
-fn a_long_wait_is_mentioned_once_also_without_a_terminal() {
+fn a_long_wait_is_reported_once_without_a_terminal() {
     let store = Store::new();
     let mut holder = store.hold("k");
     let mut waiter = store.start(["run", "--ttl", "5m", "k", "--", "true"]);
@@ -117,9 +113,9 @@ fn a_long_wait_is_mentioned_once_also_without_a_terminal() {
     std::thread::sleep(Duration::from_millis(10_500));
     holder.signal(Signal::TERM);
     assert_eq!((holder.code(), waiter.code()), (143, 0));
-    let talk = waiter.talk();
-    assert_eq!(talk.lines().count(), 1, "{talk}");
-    assert!(talk.contains("waiting for `k`, held by sh on "), "{talk}");
+    let messages = waiter.messages();
+    assert_eq!(messages.lines().count(), 1, "{messages}");
+    assert!(messages.contains("waiting for `k`, held by sh on "), "{messages}");
 }
 
 #[test]
@@ -137,7 +133,7 @@ fn ctrl_c_leaves_a_kept_lock_to_the_background() {
 }
 
 #[test]
-fn without_a_shell_ctrl_z_does_not_freeze_the_job() {
+fn ctrl_z_does_not_stop_a_job_without_a_shell() {
     let store = Store::new();
     let script = "echo ready; read x; echo got-$x";
     let mut terminal = Terminal::start(&mut store.tenure(["run", "k", "--", "sh", "-c", script]));
@@ -149,7 +145,7 @@ fn without_a_shell_ctrl_z_does_not_freeze_the_job() {
 }
 
 #[test]
-fn a_script_has_its_terminal_back_after_a_run() {
+fn a_script_gets_its_terminal_back_after_a_run() {
     let store = Store::new();
     let script = "$0 run k -- sh -c 'read x; echo one-$x'; read x; echo two-$x";
     let mut command = Command::new("sh");
@@ -183,11 +179,8 @@ fn stopping_the_whole_job_by_hand_does_not_stop_the_renewals() {
 
 #[test]
 fn a_stopped_job_keeps_its_lock_and_goes_on_in_the_foreground() {
-    if !has_bash() {
-        return;
-    }
     let store = Store::new();
-    let mut shell = shell(&store);
+    let Some(mut shell) = shell(&store) else { return };
     shell.press("tenure run --ttl 3s k -- sh -c 'echo ready; read x; echo got-$x; exit 3'\n");
     shell.expect("\nready");
     let token = store.token("k");
@@ -209,12 +202,9 @@ fn a_stopped_job_keeps_its_lock_and_goes_on_in_the_foreground() {
 
 #[test]
 fn a_job_goes_on_in_the_background() {
-    if !has_bash() {
-        return;
-    }
     let store = Store::new();
-    let mut shell = shell(&store);
-    // Nothing is forked here: a shell stopped between vfork and exec hangs, also without us.
+    let Some(mut shell) = shell(&store) else { return };
+    // Nothing is forked here: a shell stopped between vfork and exec hangs, also without tenure.
     let script = "echo ready; read x <go; echo done-$((40 + 2))";
     shell.press(&format!("mkfifo go; tenure run k -- sh -c '{script}'\n"));
     shell.expect("\nready");
@@ -231,13 +221,10 @@ fn a_job_goes_on_in_the_background() {
 
 #[test]
 fn a_background_job_that_needs_the_terminal_stops_until_it_gets_it() {
-    if !has_bash() {
-        return;
-    }
     let store = Store::new();
-    let mut shell = shell(&store);
+    let Some(mut shell) = shell(&store) else { return };
     shell.press("tenure run k -- sh -c 'read x; echo got-$x' &\n");
-    // The shell tells of a stopped job with the next prompt.
+    // The shell reports a stopped job with the next prompt.
     eventually("the job is stopped", || {
         shell.press("jobs\n");
         std::thread::sleep(Duration::from_millis(50));
@@ -251,12 +238,9 @@ fn a_background_job_that_needs_the_terminal_stops_until_it_gets_it() {
 }
 
 #[test]
-fn in_a_pipeline_the_terminal_is_given_when_it_is_needed() {
-    if !has_bash() {
-        return;
-    }
+fn in_a_pipeline_the_command_gets_the_terminal_when_it_reads() {
     let store = Store::new();
-    let mut shell = shell(&store);
+    let Some(mut shell) = shell(&store) else { return };
     shell.press(
         "tenure run k -- sh -c 'echo ready >&2; read x; echo got-$x' | cat; echo then-$((1+1))\n",
     );
@@ -267,12 +251,9 @@ fn in_a_pipeline_the_terminal_is_given_when_it_is_needed() {
 }
 
 #[test]
-fn the_shell_has_its_terminal_back_whatever_ended_the_run() {
-    if !has_bash() {
-        return;
-    }
+fn the_shell_gets_its_terminal_back_however_the_run_ended() {
     let store = Store::new();
-    let mut shell = shell(&store);
+    let Some(mut shell) = shell(&store) else { return };
     for (command, keys, code) in [
         ("tenure run k -- sh -c 'echo ready; exec sleep 60'", "\x03", "130"),
         ("tenure run --max-hold 100ms k -- sh -c 'echo ready; exec sleep 60'", "", "76"),
@@ -283,7 +264,7 @@ fn the_shell_has_its_terminal_back_whatever_ended_the_run() {
         shell.expect("\nready");
         shell.press(keys);
         shell.press("\necho code-$?-\n");
-        // What was typed too early may be echoed twice; the answer comes once.
+        // Input that was typed too early may be echoed twice; the result is printed once.
         shell.expect(&format!("code-{code}-"));
     }
     shell.press("read -p 'name? ' x; echo hi-$x\n");
@@ -293,7 +274,7 @@ fn the_shell_has_its_terminal_back_whatever_ended_the_run() {
 }
 
 #[test]
-fn colour_is_for_terminals_that_want_it() {
+fn colour_is_used_on_terminals_that_support_it() {
     let store = Store::new();
     let screen = |no_colour: Option<&str>, term: &str| {
         let mut command = store.tenure(["run", "k", "--", "no-such-command-here"]);

@@ -1,4 +1,4 @@
-//! What has to hold when somebody sets the clock of a database. The servers are started with
+//! What has to hold when an operator sets the clock of a database. The servers are started with
 //! `Options::clock`.
 
 use std::time::Duration;
@@ -7,14 +7,18 @@ use anyhow::{Result, ensure};
 use tenure::{Attempt, Lease, Lock};
 use tenure_servers::Cluster;
 
-use crate::bench::{soon, take, until_waiters};
+use crate::context::{acquire_free, soon, until_waiters};
+
+const HOUR: i64 = 3_600_000;
+/// A waiter whose queue entry expired by a jump repeats its request after a third of it.
+const TTL: Duration = Duration::from_secs(6);
 
 /// Sets the clock forward and back, between grants and under a holder and a waiter. `native` if a
 /// lock of the database itself excludes: that is kept, whatever the clock says.
 ///
 /// # Errors
 ///
-/// Tokens do not grow, a waiter is forgotten, what was given back is not free, or two hold a native
+/// Tokens do not grow, a waiter is forgotten, what was released is not free, or two hold a native
 /// lock.
 pub async fn set(cluster: &Cluster, url: &str, native: bool) -> Result<()> {
     let node = cluster.node();
@@ -23,7 +27,7 @@ pub async fn set(cluster: &Cluster, url: &str, native: bool) -> Result<()> {
     let mut last = None;
     for (before, under) in [(0, HOUR), (-HOUR, 0), (HOUR, -HOUR), (0, 2 * HOUR), (0, 0)] {
         node.shift_clock(before)?;
-        let guard = take(&one).await?;
+        let guard = acquire_free(&one).await?;
         ensure!(Some(guard.token()) > last, "{} after {last:?}", guard.token());
         last = Some(guard.token());
         let holder = guard.lease().clone();
@@ -45,7 +49,7 @@ pub async fn set(cluster: &Cluster, url: &str, native: bool) -> Result<()> {
     Ok(())
 }
 
-/// Asks some times: whether nobody gets the lock before its holder knows.
+/// Tries some times: no other client may get the lock before its holder knows of the loss.
 async fn excludes(lock: &Lock, holder: &Lease) -> Result<bool> {
     for _ in 0..10 {
         let attempt = soon("try_acquire", lock.try_acquire()).await??;
@@ -59,7 +63,3 @@ async fn excludes(lock: &Lock, holder: &Lease) -> Result<bool> {
 fn is_over(lease: &Lease) -> bool {
     lease.check().is_err()
 }
-
-const HOUR: i64 = 3_600_000;
-/// A waiter whose place a jump has ended asks again after a third of it.
-const TTL: Duration = Duration::from_secs(6);

@@ -1,5 +1,5 @@
-//! A layer that goes wrong on purpose: calls are slow, requests or answers get lost, hints do not
-//! come. It is written against the public trait, as anybody's layer would be.
+//! A layer that injects faults: calls are slow, requests or responses are lost, hints do not come.
+//! It uses only the public trait, like any layer outside of this repository.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,14 +8,14 @@ use async_trait::async_trait;
 use tenure::backend::{Backend, Claim, Grant, Info, Scope, Wakeup};
 use tenure::{Attempt, Error, ErrorKind, FencingToken, Finding, Holding, Key, Result};
 
-/// What goes wrong.
+/// The faults to inject.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    /// How long a call takes before it takes effect, and again until its answer is there.
+    /// How long a call takes before its effect, and again until its response.
     pub delay: Duration,
-    /// Of every so many asks and renewals one request is lost, and one answer; 0 for none.
+    /// Of this many acquires and renewals one request is lost, and one response; 0 for none.
     pub lose_every: u64,
-    /// Whether hints come.
+    /// Whether hints are delivered.
     pub hints: bool,
 }
 
@@ -25,7 +25,7 @@ impl Default for Faults {
     }
 }
 
-/// A backend behind faults. What a test switches off stays off until it is switched on again.
+/// A backend with injected faults. A cut lasts until the test opens the connection again.
 #[derive(Debug)]
 pub struct Faulty<B> {
     inner: B,
@@ -34,34 +34,34 @@ pub struct Faulty<B> {
     cut: tokio::sync::watch::Sender<Cut>,
 }
 
-/// How the way to the server is cut.
+/// How the connection to the server is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cut {
-    /// It is not.
+    /// It is not cut.
     #[default]
     Open,
-    /// Requests arrive, answers do not.
+    /// Requests arrive, responses do not.
     Answers,
     /// Nothing arrives, and calls hang.
     Hung,
     /// Nothing arrives, and calls fail at once.
     Refused,
-    /// Renewals fail at once; the rest goes through.
+    /// Renewals fail at once; other requests pass.
     Renewals,
 }
 
 impl<B: Backend> Faulty<B> {
-    /// That backend with these faults.
+    /// Injects these faults into a backend.
     pub fn new(inner: B, faults: Faults) -> Faulty<B> {
         Faulty { inner, faults, calls: AtomicU64::new(0), cut: Default::default() }
     }
 
-    /// Cuts or heals the way to the server.
+    /// Cuts the connection to the server, or opens it again.
     pub fn cut(&self, cut: Cut) {
         self.cut.send_replace(cut);
     }
 
-    /// How many calls there were.
+    /// Number of calls so far.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
@@ -70,31 +70,32 @@ impl<B: Backend> Faulty<B> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.pause().await;
         self.pass(Cut::Answers).await?;
-        let answer = call.await;
+        let response = call.await;
         self.pause().await;
         self.pass(Cut::Open).await?;
-        answer
+        response
     }
 
-    /// A call of which now and then the request or the answer is lost.
+    /// A call whose request or response is lost now and then.
     async fn lossy<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let (number, every) = (self.calls() + 1, self.faults.lose_every);
+        let number = self.calls() + 1;
+        let every = self.faults.lose_every;
         let lost = |which: u64| every > 0 && number % every == which;
         if lost(0) {
             self.calls.fetch_add(1, Ordering::Relaxed);
-            return Err(gone("request"));
+            return Err(lost_error("request"));
         }
-        let answer = self.call(call).await;
-        if lost(1) { Err(gone("answer")) } else { answer }
+        let response = self.call(call).await;
+        if lost(1) { Err(lost_error("response")) } else { response }
     }
 
-    /// Lets a message through unless the way is cut further than this.
-    async fn pass(&self, open: Cut) -> Result<()> {
+    /// Lets a message pass, unless the connection is cut. `allowed` is a cut that lets it pass.
+    async fn pass(&self, allowed: Cut) -> Result<()> {
         let cut = *self.cut.borrow();
         match cut {
             Cut::Open | Cut::Renewals => Ok(()),
-            Cut::Answers if open == Cut::Answers => Ok(()),
-            Cut::Refused => Err(gone("connection")),
+            Cut::Answers if allowed == Cut::Answers => Ok(()),
+            Cut::Refused => Err(lost_error("connection")),
             Cut::Answers | Cut::Hung => std::future::pending().await,
         }
     }
@@ -123,10 +124,10 @@ impl<B: Backend> Backend for Faulty<B> {
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
         if *self.cut.borrow() == Cut::Renewals {
             self.calls.fetch_add(1, Ordering::Relaxed);
-            return claims.iter().map(|_| Err(gone("renewal"))).collect();
+            return claims.iter().map(|_| Err(lost_error("renewal"))).collect();
         }
         match self.lossy(async { Ok(self.inner.renew(claims).await) }).await {
-            Ok(answers) => answers,
+            Ok(renewed) => renewed,
             Err(error) => vec![Err(error); claims.len()],
         }
     }
@@ -136,16 +137,18 @@ impl<B: Backend> Backend for Faulty<B> {
     }
 
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
-        match self.faults.hints {
-            true => self.inner.until_free(claim).await,
-            false => std::future::pending().await,
+        if self.faults.hints {
+            self.inner.until_free(claim).await
+        } else {
+            std::future::pending().await
         }
     }
 
     async fn until_lost(&self, claim: &Claim) {
-        match self.faults.hints {
-            true => self.inner.until_lost(claim).await,
-            false => std::future::pending().await,
+        if self.faults.hints {
+            self.inner.until_lost(claim).await;
+        } else {
+            std::future::pending().await
         }
     }
 
@@ -157,11 +160,11 @@ impl<B: Backend> Backend for Faulty<B> {
         self.call(self.inner.evict(key, token)).await
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.call(self.inner.examine()).await
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        self.call(self.inner.doctor()).await
     }
 }
 
-fn gone(what: &str) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("the {what} was lost, as this test wants it"))
+fn lost_error(what: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("the {what} was lost by an injected fault"))
 }

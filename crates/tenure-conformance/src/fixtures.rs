@@ -12,7 +12,7 @@ use tenure::layers::{Retry, Timeout};
 use tenure_servers::wire::mysql::Mysql;
 use tenure_servers::{Cluster, Node, Topology};
 
-use crate::bench::Store;
+use crate::context::Store;
 use crate::fault::{Faults, Faulty};
 
 /// A store that can be started, or the reason why it cannot be had here.
@@ -26,66 +26,44 @@ pub struct Fixture {
 /// Every fixture.
 pub fn all() -> Vec<Fixture> {
     vec![
-        Fixture { name: "memory", start: || Box::pin(async { memory(|memory| memory) }) },
-        Fixture { name: "memory+retry", start: || Box::pin(async { memory(retry) }) },
-        Fixture { name: "memory+timeout", start: || Box::pin(async { memory(timeout) }) },
-        Fixture { name: "memory+slow", start: || Box::pin(async { memory(slow) }) },
-        Fixture { name: "memory+flaky", start: || Box::pin(async { memory(flaky) }) },
-        Fixture { name: "postgres", start: || Box::pin(postgres("lease")) },
-        Fixture { name: "postgres-session", start: || Box::pin(postgres("session")) },
-        Fixture { name: "postgres-row", start: || Box::pin(postgres("row")) },
-        Fixture { name: "mysql", start: || Box::pin(mysql(Topology::Mariadb, "")) },
-        Fixture {
-            name: "mysql-session",
-            start: || Box::pin(mysql(Topology::Mariadb, "?mode=session")),
-        },
-        Fixture {
-            name: "mysql-row",
-            start: || Box::pin(mysql(Topology::Mariadb, "?mode=row&connections=150")),
-        },
-        Fixture { name: "mysql-oracle", start: || Box::pin(mysql(Topology::Mysql, "")) },
-        Fixture {
-            name: "mysql-oracle-session",
-            start: || Box::pin(mysql(Topology::Mysql, "?mode=session")),
-        },
-        Fixture {
-            name: "mysql-oracle-row",
-            start: || Box::pin(mysql(Topology::Mysql, "?mode=row&connections=150")),
-        },
-        Fixture { name: "sqlite", start: || Box::pin(sqlite()) },
-        Fixture { name: "redis", start: || Box::pin(server(Topology::Redis, "")) },
-        Fixture {
-            name: "redis-barging",
-            start: || Box::pin(server(Topology::Redis, "order=barging")),
-        },
-        Fixture { name: "redis-cluster", start: || Box::pin(server(Topology::RedisCluster, "")) },
-        Fixture {
-            name: "redis-plain",
-            start: || Box::pin(server(Topology::Redis, "layout=plain")),
-        },
-        Fixture { name: "redis-sentinel", start: || Box::pin(server(Topology::RedisSentinel, "")) },
-        Fixture {
-            name: "redlock",
-            start: || Box::pin(server(Topology::Redis5, "nodes=durable&response=2s")),
-        },
-        Fixture { name: "etcd", start: || Box::pin(server(Topology::Etcd, "")) },
-        Fixture { name: "etcd3", start: || Box::pin(server(Topology::Etcd3, "")) },
-        Fixture {
-            name: "zookeeper",
-            start: || Box::pin(server(Topology::Zookeeper, "session=3s")),
-        },
-        Fixture {
-            name: "zookeeper-ephemeral",
-            start: || Box::pin(server(Topology::Zookeeper, "session=3s&layout=ephemeral")),
-        },
-        Fixture {
-            name: "zookeeper3",
-            start: || Box::pin(server(Topology::Zookeeper3, "session=3s")),
-        },
-        // The servers allow one second; three leave time for answers while processes race.
-        Fixture { name: "consul", start: || Box::pin(server(Topology::Consul, "min_ttl=3s")) },
-        Fixture { name: "consul3", start: || Box::pin(server(Topology::Consul3, "min_ttl=3s")) },
+        fixture("memory", || Box::pin(async { memory(|memory| memory) })),
+        fixture("memory+retry", || Box::pin(async { memory(retry) })),
+        fixture("memory+timeout", || Box::pin(async { memory(timeout) })),
+        fixture("memory+slow", || Box::pin(async { memory(slow) })),
+        fixture("memory+flaky", || Box::pin(async { memory(flaky) })),
+        fixture("postgres", || Box::pin(postgres("lease"))),
+        fixture("postgres-session", || Box::pin(postgres("session"))),
+        fixture("postgres-row", || Box::pin(postgres("row"))),
+        fixture("mysql", || Box::pin(mysql(Topology::Mariadb, ""))),
+        fixture("mysql-session", || Box::pin(mysql(Topology::Mariadb, "?mode=session"))),
+        fixture("mysql-row", || Box::pin(mysql(Topology::Mariadb, "?mode=row&connections=150"))),
+        fixture("mysql-oracle", || Box::pin(mysql(Topology::Mysql, ""))),
+        fixture("mysql-oracle-session", || Box::pin(mysql(Topology::Mysql, "?mode=session"))),
+        fixture("mysql-oracle-row", || {
+            Box::pin(mysql(Topology::Mysql, "?mode=row&connections=150"))
+        }),
+        fixture("sqlite", || Box::pin(sqlite())),
+        fixture("redis", || Box::pin(server(Topology::Redis, ""))),
+        fixture("redis-barging", || Box::pin(server(Topology::Redis, "order=barging"))),
+        fixture("redis-cluster", || Box::pin(server(Topology::RedisCluster, ""))),
+        fixture("redis-plain", || Box::pin(server(Topology::Redis, "layout=plain"))),
+        fixture("redis-sentinel", || Box::pin(server(Topology::RedisSentinel, ""))),
+        fixture("redlock", || Box::pin(server(Topology::Redis5, "nodes=durable&response=2s"))),
+        fixture("etcd", || Box::pin(server(Topology::Etcd, ""))),
+        fixture("etcd3", || Box::pin(server(Topology::Etcd3, ""))),
+        fixture("zookeeper", || Box::pin(server(Topology::Zookeeper, "session=3s"))),
+        fixture("zookeeper-ephemeral", || {
+            Box::pin(server(Topology::Zookeeper, "session=3s&layout=ephemeral"))
+        }),
+        fixture("zookeeper3", || Box::pin(server(Topology::Zookeeper3, "session=3s"))),
+        // The servers allow one second; three leave time for responses while processes race.
+        fixture("consul", || Box::pin(server(Topology::Consul, "min_ttl=3s"))),
+        fixture("consul3", || Box::pin(server(Topology::Consul3, "min_ttl=3s"))),
     ]
+}
+
+fn fixture(name: &'static str, start: fn() -> BoxFuture<'static, Result<Store>>) -> Fixture {
+    Fixture { name, start }
 }
 
 fn memory<B: Backend>(wrap: fn(Memory) -> B) -> Result<Store> {
@@ -105,12 +83,12 @@ fn timeout(memory: Memory) -> impl Backend {
     Timeout::new(memory, Duration::from_secs(5))
 }
 
-/// Every call takes a while, before and after it takes effect: every await point is real.
+/// Every call is slow, before and after it takes effect: every await point is real.
 fn slow(memory: Memory) -> impl Backend {
     Faulty::new(memory, Faults { delay: Duration::from_millis(2), ..Faults::default() })
 }
 
-/// Of five asks or renewals one does not arrive and one is not answered, and no hint ever comes.
+/// Of five requests or renewals one does not arrive and one gets no response, and no hint comes.
 fn flaky(memory: Memory) -> impl Backend {
     let faults = Faults { lose_every: 5, hints: false, ..Faults::default() };
     Retry::new(Faulty::new(memory, faults), 30, Duration::from_millis(1))

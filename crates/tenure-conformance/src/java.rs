@@ -14,7 +14,17 @@ use anyhow::{Context, Result, ensure};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::bench::{soon, within};
+use crate::context::{soon, within};
+
+/// A busy machine needs many seconds until a library of this size is loaded.
+const START: Duration = Duration::from_secs(60);
+/// Maven has a minute and a half for what is a matter of seconds on most networks: the case itself
+/// needs time as well.
+const LONGEST: Duration = Duration::from_secs(90);
+/// How often each adds one when all count together.
+pub const STEPS: u64 = 100;
+/// What they come to.
+pub const TOTAL: u64 = 6 * STEPS;
 
 /// What a peer needs and cannot be had here.
 #[derive(Debug)]
@@ -39,13 +49,13 @@ impl fmt::Display for Missing {
 
 impl std::error::Error for Missing {}
 
-/// A Java program that obeys lines on its input, and answers each by a line when it is done. It
+/// A Java program that executes lines of its input, and responds to each with a line. It
 /// ends with this value.
 #[derive(Debug)]
 pub struct Peer {
     process: Child,
     orders: ChildStdin,
-    answers: mpsc::UnboundedReceiver<String>,
+    responses: mpsc::UnboundedReceiver<String>,
     /// It has said that it obeys.
     ready: bool,
 }
@@ -66,7 +76,7 @@ impl Peer {
         let mut process = java.spawn().context("start java")?;
         let orders = process.stdin.take().context("a pipe")?;
         let output = BufReader::new(process.stdout.take().context("a pipe")?);
-        let (sender, answers) = mpsc::unbounded_channel();
+        let (sender, responses) = mpsc::unbounded_channel();
         // Ends with the process.
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
@@ -75,17 +85,17 @@ impl Peer {
                 }
             }
         });
-        Ok(Peer { process, orders, answers, ready: false })
+        Ok(Peer { process, orders, responses, ready: false })
     }
 
-    /// Says something and waits for this answer.
+    /// Sends a command and waits for this response.
     ///
     /// # Errors
     ///
-    /// Another answer, or none in time.
-    pub async fn ask(&mut self, order: &str, answer: &str) -> Result<()> {
-        self.tell(order)?;
-        self.hear(answer).await
+    /// Another response, or none in time.
+    pub async fn execute(&mut self, order: &str, response: &str) -> Result<()> {
+        self.send(order)?;
+        self.expect_response(response).await
     }
 
     /// Says something.
@@ -93,39 +103,39 @@ impl Peer {
     /// # Errors
     ///
     /// The program has ended.
-    pub fn tell(&mut self, order: &str) -> Result<()> {
+    pub fn send(&mut self, order: &str) -> Result<()> {
         Ok(writeln!(self.orders, "{order}")?)
     }
 
-    /// Waits for this answer.
+    /// Waits for this response.
     ///
     /// # Errors
     ///
-    /// Another answer, or none in time.
-    pub async fn hear(&mut self, expected: &str) -> Result<()> {
-        let answer = self.next().await?;
-        ensure!(answer == expected, "expected `{expected}`, but Java says `{answer}`");
+    /// Another response, or none in time.
+    pub async fn expect_response(&mut self, expected: &str) -> Result<()> {
+        let response = self.next().await?;
+        ensure!(response == expected, "expected `{expected}`, but Java says `{response}`");
         Ok(())
     }
 
-    /// The next answer; what the program says when it is ready is none.
+    /// The next response; the line that says that the program is ready is skipped.
     ///
     /// # Errors
     ///
     /// None in time, or the program has ended.
     pub async fn next(&mut self) -> Result<String> {
         if !self.ready {
-            let ready = within(START, "the start of Java", self.answers.recv()).await?;
+            let ready = within(START, "the start of Java", self.responses.recv()).await?;
             let ready = ready.context("the Java process has ended")?;
             ensure!(ready == "peer ready", "Java begins with `{ready}`");
             self.ready = true;
         }
-        let line = soon("an answer of Java", self.answers.recv()).await?;
+        let line = soon("a response of Java", self.responses.recv()).await?;
         line.context("the Java process has ended")
     }
 
-    /// Three threads of the peer and three tasks of ours count together: each adds one to one
-    /// number under the lock of this name, [`STEPS`] times. Ours do it by `count`.
+    /// Three threads of the peer and three tasks of this process count together: each adds one to
+    /// one number under the lock of this name, [`STEPS`] times. The tasks do it by `count`.
     ///
     /// # Errors
     ///
@@ -135,15 +145,15 @@ impl Peer {
         F: Future<Output = Result<()>> + Send + 'static,
     {
         for thread in ["a", "b", "c"] {
-            self.tell(&format!("count {thread} {key} {STEPS}"))?;
+            self.send(&format!("count {thread} {key} {STEPS}"))?;
         }
         let mut tasks: JoinSet<Result<()>> = (0..3).map(|_| count()).collect();
         while let Some(ended) = tasks.join_next().await {
             ended??;
         }
         for _ in 0..3 {
-            let answer = self.next().await?;
-            ensure!(answer.ends_with(" counted"), "{answer}");
+            let response = self.next().await?;
+            ensure!(response.ends_with(" counted"), "{response}");
         }
         Ok(())
     }
@@ -217,13 +227,3 @@ fn tail(mut log: File) -> String {
         Err(error) => error.to_string(),
     }
 }
-
-/// A busy machine needs many seconds until a library of this size is loaded.
-const START: Duration = Duration::from_secs(60);
-/// Maven has a minute and a half for what is a matter of seconds on most networks: the case itself
-/// needs time as well.
-const LONGEST: Duration = Duration::from_secs(90);
-/// How often each adds one when all count together.
-pub const STEPS: u64 = 100;
-/// What they come to.
-pub const TOTAL: u64 = 6 * STEPS;

@@ -1,4 +1,4 @@
-//! Tasks that take one lock by turns, and look whether they are alone, while a server is hurt.
+//! Tasks that hold one lock by turns, and check that they are alone, while a fault is injected.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,18 +8,21 @@ use anyhow::{Context, Result, ensure};
 use tenure::{ErrorKind, FencingToken, Lease, Lock};
 use tokio::task::JoinSet;
 
-use crate::bench::{soon, until};
+use crate::context::{soon, until};
 
-/// What a fault may do to those who take the lock.
+/// How long servers may need until they grant again: elections and restarts on a busy machine.
+const RECOVERY: Duration = Duration::from_secs(60);
+
+/// What a fault may do to the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Harm {
-    /// It costs time: every ask gets its lock, and no lock is lost.
+    /// It costs time: every acquire gets its lock, and no lock is lost.
     Time,
-    /// It may end an ask or a lock, but never double or reorder one.
+    /// It may end an acquire or a lock, but never double or reorder one.
     Locks,
 }
 
-/// Tasks that take one lock by turns.
+/// Tasks that hold one lock by turns.
 #[derive(Debug)]
 pub struct Load {
     seen: Arc<Seen>,
@@ -36,7 +39,7 @@ struct Seen {
 
 #[derive(Debug, Default)]
 struct Holder {
-    /// Who holds, until it gives back.
+    /// The holder, until it releases.
     inside: Option<Lease>,
     /// The highest token so far.
     last: Option<FencingToken>,
@@ -91,7 +94,7 @@ impl Seen {
         };
         let trouble = self.enter(guard.lease());
         tokio::task::yield_now().await;
-        // Whoever has lost its lock may find the next one inside.
+        // A holder that has lost its lock may find the next one inside.
         let held = guard.check();
         self.leave(guard.lease());
         if harm == Harm::Time {
@@ -102,13 +105,13 @@ impl Seen {
         }
         self.grants.fetch_add(1, Ordering::SeqCst);
         match guard.release().await {
-            // No answer in time: it goes on in the background.
+            // No response in time: it goes on in the background.
             Err(error) if harm == Harm::Locks || error.kind() == ErrorKind::Unavailable => Ok(()),
-            answer => answer.context("release"),
+            response => response.context("release"),
         }
     }
 
-    /// Fails if somebody holds, or has held with a higher token.
+    /// Fails if another task holds, or has held with a higher token.
     fn enter(&self, lease: &Lease) -> Result<()> {
         let mut holder = self.holder();
         let before = holder.inside.replace(lease.clone());
@@ -129,9 +132,6 @@ impl Seen {
         self.holder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// How long servers may need until they grant again: elections and restarts on a busy machine.
-const RECOVERY: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

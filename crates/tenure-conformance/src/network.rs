@@ -65,7 +65,7 @@ impl Network {
 
     /// Swallows the next response of each server, and resets its connection.
     pub fn swallow_response(&self) {
-        self.proxies.iter().for_each(|proxy| proxy.swallow_answer(1));
+        self.proxies.iter().for_each(|proxy| proxy.drop_response(1));
     }
 
     /// Ends every fault, and lets through what was held up.

@@ -1,9 +1,10 @@
 //! The lease oracle: a layer that runs beside every case and compares what holders believe with
 //! what the server keeps.
 //!
-//! Every backend of a [`Bench`](crate::bench::Bench) is opened behind it, and all of them share one
-//! [`Ledger`]. A grant, a confirmed renewal and a pushed grant are *beliefs*: this owner holds this
-//! key with this token until that moment, counted as the core counts it. The ledger finds without
+//! Every backend of a [`TestContext`](crate::context::TestContext) is opened behind it, and all of
+//! them share one [`Ledger`]. A grant, a confirmed renewal and a pushed grant are *beliefs*: this
+//! owner holds this
+//! key with this token until that moment, counted as the engine counts it. The ledger finds without
 //! any request: two beliefs at the same time, and a token that does not grow. Some beliefs are read
 //! back over a connection of the oracle's own: the server has to keep the same token, and for no
 //! shorter than the holder believes. That needs no second contender and no luck: a fault shows
@@ -23,10 +24,13 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+/// How long a read-back may take at the end of a case.
+const LONGEST_READ_BACK: Duration = Duration::from_secs(5);
+
 /// Reads a key back over a connection that no case uses; `None` if there was no response.
 pub type ReadBack = Box<dyn Fn(Key) -> BoxFuture<'static, Option<Vec<Holding>>> + Send + Sync>;
 
-/// What all clients of one bench believe, and what of it was found to be wrong.
+/// What all clients of one context believe, and what of it was found to be wrong.
 pub struct Ledger {
     state: Mutex<State>,
     read_back: ReadBack,
@@ -44,9 +48,9 @@ struct State {
     /// The highest token that was granted for a key.
     highest: HashMap<Key, FencingToken>,
     /// When the last request of a claim that got a response had been sent.
-    answered: HashMap<Owner, Instant>,
+    confirmed: HashMap<Owner, Instant>,
     count: u64,
-    looks: Vec<JoinHandle<()>>,
+    read_backs: Vec<JoinHandle<()>>,
     wrong: Vec<String>,
 }
 
@@ -68,16 +72,16 @@ impl Ledger {
         self.every.store(true, Ordering::Relaxed);
     }
 
-    /// What was found, when every look has ended.
+    /// What was found, when every read-back has ended.
     ///
     /// # Errors
     ///
     /// If a belief was wrong.
     pub async fn verdict(&self) -> Result<()> {
-        let looks = std::mem::take(&mut self.state().looks);
-        for look in looks {
+        let read_backs = std::mem::take(&mut self.state().read_backs);
+        for read_back in read_backs {
             // One that hangs or was broken off has found nothing.
-            let _none = tokio::time::timeout(LONGEST_LOOK, look).await;
+            let _none = tokio::time::timeout(LONGEST_READ_BACK, read_back).await;
         }
         let wrong = self.state().wrong.join("\n");
         ensure!(wrong.is_empty(), "the lease oracle says:\n{wrong}");
@@ -98,8 +102,8 @@ impl Ledger {
         self.state().highest.get(key).copied()
     }
 
-    fn answered(&self, owner: Owner, sent: Instant) {
-        self.state().answered.insert(owner, sent);
+    fn confirmed(&self, owner: Owner, sent: Instant) {
+        self.state().confirmed.insert(owner, sent);
     }
 
     /// A grant: direct if `floor` is what was known before its request, pushed if there is none.
@@ -130,7 +134,7 @@ impl Ledger {
         let highest = state.highest.entry(claim.key.clone()).or_insert(token);
         *highest = (*highest).max(token);
         drop(state);
-        self.look(claim);
+        self.read_back(claim);
     }
 
     fn renewed(self: &Arc<Self>, claim: &Claim, until: Instant) {
@@ -139,19 +143,19 @@ impl Ledger {
         let Some(belief) = belief else { return };
         belief.until = belief.until.max(until);
         drop(state);
-        self.look(claim);
+        self.read_back(claim);
     }
 
     /// The claim believes nothing from now on.
     fn ended(&self, key: &Key, owner: Owner) {
         let mut state = self.state();
-        state.answered.remove(&owner);
+        state.confirmed.remove(&owner);
         if let Some(beliefs) = state.beliefs.get_mut(key) {
             beliefs.remove(&owner);
         }
     }
 
-    /// Whoever has this grant may believe in it until it hears of the eviction.
+    /// The holder of this grant may rely on it until it is told of the eviction.
     fn evicted(&self, key: &Key, token: FencingToken) {
         if let Some(beliefs) = self.state().beliefs.get_mut(key) {
             beliefs.retain(|_, belief| belief.token != token);
@@ -163,7 +167,7 @@ impl Ledger {
     }
 
     /// Reads some of the beliefs back: the first ones, and then one in sixteen.
-    fn look(self: &Arc<Self>, claim: &Claim) {
+    fn read_back(self: &Arc<Self>, claim: &Claim) {
         let mut state = self.state();
         state.count += 1;
         let every = self.every.load(Ordering::Relaxed);
@@ -171,12 +175,12 @@ impl Ledger {
             return;
         }
         let (ledger, key, owner) = (self.clone(), claim.key.clone(), claim.owner);
-        state.looks.retain(|look| !look.is_finished());
-        state.looks.push(self.runtime.spawn(async move { ledger.compare(key, owner).await }));
+        state.read_backs.retain(|read_back| !read_back.is_finished());
+        state.read_backs.push(self.runtime.spawn(async move { ledger.compare(key, owner).await }));
     }
 
-    /// The comparison. Sound without slack: the belief is taken before the look, must still stand
-    /// after it, and the end that the server shows is counted from after the look.
+    /// The comparison. Sound without slack: the belief is read before the read-back, must
+    /// still stand after it, and the end that the server shows is counted from after it.
     async fn compare(&self, key: Key, owner: Owner) {
         let Some(before) = self.belief(&key, owner) else { return };
         let Some(holdings) = (self.read_back)(key.clone()).await else { return };
@@ -239,7 +243,7 @@ impl<B: Backend> Backend for Oracle<B> {
         // A request that is under way can end what the last one believed only by a grant.
         let (floor, sent) = (self.ledger.highest(&claim.key), Instant::now());
         let attempt = self.inner.try_acquire(claim).await?;
-        self.ledger.answered(claim.owner, sent);
+        self.ledger.confirmed(claim.owner, sent);
         if let Attempt::Granted(grant) = &attempt {
             let belief = Belief { token: grant.token, until: sent + grant.ttl };
             self.ledger.granted(claim, belief, floor);
@@ -269,8 +273,8 @@ impl<B: Backend> Backend for Oracle<B> {
 
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
         let grant = self.inner.until_free(claim).await?;
-        let answered = self.ledger.state().answered.get(&claim.owner).copied();
-        if let Some(sent) = answered {
+        let confirmed = self.ledger.state().confirmed.get(&claim.owner).copied();
+        if let Some(sent) = confirmed {
             let belief = Belief { token: grant.token, until: sent + grant.ttl };
             self.ledger.granted(claim, belief, None);
         }
@@ -290,8 +294,8 @@ impl<B: Backend> Backend for Oracle<B> {
         self.inner.evict(key, token).await
     }
 
-    async fn examine(&self) -> tenure::Result<Vec<Finding>> {
-        self.inner.examine().await
+    async fn doctor(&self) -> tenure::Result<Vec<Finding>> {
+        self.inner.doctor().await
     }
 }
 
@@ -300,6 +304,3 @@ impl std::fmt::Debug for Ledger {
         write!(f, "Ledger({} beliefs)", self.count())
     }
 }
-
-/// How long a look may take at the end of a case.
-const LONGEST_LOOK: Duration = Duration::from_secs(5);

@@ -4,18 +4,24 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tenure::blocking::{self, Client, Guard};
-use tenure::{Attempt, FencingToken};
+use tenure::{Attempt, ErrorKind, FencingToken};
+
+/// The environment variable that makes the test program a peer.
+const PEER: &str = "TENURE_CONFORMANCE_PEER";
+
+/// How long a holder may take to write the counter file.
+const READ_LIMIT: Duration = Duration::from_secs(60);
 
 /// A process that does what it is told.
 pub struct Peer {
     child: Child,
     commands: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    responses: BufReader<ChildStdout>,
 }
 
 impl Peer {
@@ -32,28 +38,28 @@ impl Peer {
             .spawn()
             .context("cannot start a peer")?;
         let commands = child.stdin.take().context("the peer has a stdin")?;
-        let answers = BufReader::new(child.stdout.take().context("the peer has a stdout")?);
-        Ok(Peer { child, commands, answers })
+        let responses = BufReader::new(child.stdout.take().context("the peer has a stdout")?);
+        Ok(Peer { child, commands, responses })
     }
 
-    /// Gives a command without waiting for its answer.
+    /// Sends a command without waiting for its response.
     ///
     /// # Errors
     ///
     /// If the peer is gone.
-    pub fn tell(&mut self, command: &str) -> Result<()> {
+    pub fn send(&mut self, command: &str) -> Result<()> {
         writeln!(self.commands, "{command}").context("the peer is gone")
     }
 
-    /// Waits for the next answer.
+    /// Waits for the next response.
     ///
     /// # Errors
     ///
-    /// If the peer is gone, or its answer is an error.
-    pub fn answer(&mut self) -> Result<String> {
+    /// If the peer has ended, or its response is an error.
+    pub fn response(&mut self) -> Result<String> {
         let mut line = String::new();
-        if self.answers.read_line(&mut line)? == 0 {
-            bail!("the peer ended without an answer");
+        if self.responses.read_line(&mut line)? == 0 {
+            bail!("the peer ended without a response");
         }
         match line.trim_end().strip_prefix("error ") {
             Some(error) => Err(anyhow!("the peer says: {error}")),
@@ -61,23 +67,23 @@ impl Peer {
         }
     }
 
-    /// Gives a command and waits for its answer.
+    /// Sends a command and waits for its response.
     ///
     /// # Errors
     ///
-    /// As for [`tell`](Peer::tell) and [`answer`](Peer::answer).
-    pub fn ask(&mut self, command: &str) -> Result<String> {
-        self.tell(command)?;
-        self.answer()
+    /// As for [`send`](Peer::send) and [`response`](Peer::response).
+    pub fn execute(&mut self, command: &str) -> Result<String> {
+        self.send(command)?;
+        self.response()
     }
 
-    /// Takes a lock there.
+    /// Acquires a lock there.
     ///
     /// # Errors
     ///
-    /// As for [`ask`](Peer::ask).
+    /// As for [`execute`](Peer::execute).
     pub fn acquire(&mut self, key: &str, ttl: Duration) -> Result<FencingToken> {
-        Ok(self.ask(&format!("acquire {} {key}", ttl.as_millis()))?.parse()?)
+        Ok(self.execute(&format!("acquire {} {key}", ttl.as_millis()))?.parse()?)
     }
 
     /// Sends it a signal.
@@ -123,7 +129,7 @@ pub fn play() -> bool {
     for line in std::io::stdin().lines() {
         let Ok(line) = line else { break };
         match role.obey(&line) {
-            Ok(answer) => println!("{answer}"),
+            Ok(response) => println!("{response}"),
             Err(error) => println!("error {error:#}"),
         }
     }
@@ -180,32 +186,61 @@ impl Role {
 }
 
 /// Adds to a counter in a file, each time under the lock. The file also has the last token: every
-/// one has to be higher. Answers the longest wait in milliseconds.
+/// one has to be higher. Responds with the most grants to other processes during one wait: unlike
+/// a time, that number does not depend on how often the machine stalls. The first wait does not
+/// count, because it opens connections before it enters the queue.
 fn race(client: &Client, rounds: u32, file: &Path, key: &str) -> Result<String> {
-    let mut longest = Duration::ZERO;
-    for _ in 0..rounds {
-        let start = std::time::Instant::now();
+    let mut most_overtakes = 0;
+    for round in 0..rounds {
+        let before = count_outside(file)?;
         let guard = client.lock(key).acquire()?;
-        longest = longest.max(start.elapsed());
-        add_one(file, guard.token())?;
-        guard.release()?;
+        let count = add_one(file, guard.token())?;
+        if round > 0 {
+            most_overtakes = most_overtakes.max(count.saturating_sub(before));
+        }
+        match guard.release() {
+            Ok(()) => {}
+            // A server that stalled for longer than a request may take. The client repeats the
+            // release until the server responds.
+            Err(error) if error.kind() == ErrorKind::Unavailable => {}
+            Err(error) => return Err(error.into()),
+        }
     }
-    Ok(longest.as_millis().to_string())
+    Ok(most_overtakes.to_string())
 }
 
-/// Reads, adds and writes back, with nothing but the lock to make that safe.
-fn add_one(file: &Path, token: FencingToken) -> Result<()> {
-    let text = std::fs::read_to_string(file)?;
-    let (count, last) = text.split_once(' ').context("the counter file holds two numbers")?;
-    let (count, last): (u64, u64) = (count.parse()?, last.parse()?);
+/// The count, read without the lock. A holder may just have emptied the file to write it again.
+fn count_outside(file: &Path) -> Result<u64> {
+    let end = Instant::now() + READ_LIMIT;
+    loop {
+        if let Ok((count, _)) = read_counter(file) {
+            return Ok(count);
+        }
+        ensure!(Instant::now() < end, "the counter file holds no two numbers for {READ_LIMIT:?}");
+        std::thread::yield_now();
+    }
+}
+
+/// Reads, adds and writes back, with nothing but the lock to make that safe. Returns the count
+/// that it found.
+fn add_one(file: &Path, token: FencingToken) -> Result<u64> {
+    let (count, last) = read_counter(file)?;
     if token.get() <= last {
         bail!("token {token} came after {last}");
     }
-    std::fs::write(file, format!("{} {token}", count + 1))?;
-    Ok(())
+    std::fs::write(file, format!("{} {token}.", count + 1))?;
+    Ok(count)
 }
 
-/// Takes a lock that must be free, without waiting.
+/// The count and the last token. The final dot shows that the file was written whole.
+fn read_counter(file: &Path) -> Result<(u64, u64)> {
+    let text = std::fs::read_to_string(file)?;
+    let whole = text.strip_suffix('.').context("the counter file ends with a dot")?;
+    let (count, last) = whole.split_once(' ').context("the counter file holds two numbers")?;
+    Ok((count.parse()?, last.parse()?))
+}
+
+/// Acquires a lock that must be free, without waiting.
 ///
 /// # Errors
 ///
@@ -216,6 +251,3 @@ pub fn take_now(client: &Client, key: &str) -> Result<Guard> {
         Attempt::Busy(busy) => bail!("{busy}"),
     }
 }
-
-/// The environment variable that makes the test program a peer.
-const PEER: &str = "TENURE_CONFORMANCE_PEER";

@@ -10,6 +10,9 @@ use tenure_servers::{Cluster, Options, Topology, require, start};
 
 use crate::java::Missing;
 
+/// No case takes this long; one that hangs is a failure, not a hanging run.
+const LONGEST: Duration = Duration::from_secs(170);
+
 /// A case, the servers it needs and how they are started.
 #[derive(Clone, Copy)]
 pub struct Case {
@@ -90,6 +93,3 @@ fn run(case: Case, cluster: &Cluster) -> Result<Done> {
     let run = async { tokio::time::timeout(LONGEST, (case.run)(cluster)).await };
     runtime.block_on(run).with_context(|| format!("not done after {LONGEST:?}"))?
 }
-
-/// No case takes this long; one that hangs is a failure, not a hanging run.
-const LONGEST: Duration = Duration::from_secs(170);

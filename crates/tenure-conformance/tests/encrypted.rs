@@ -1,5 +1,5 @@
 //! Encrypted connections to servers that were started with a certificate: both sides prove who
-//! they are, waiting and waking work, and nobody gets less than the URL asks for.
+//! they are, waiting and waking work, and no connection gets less than the URL says.
 
 use std::time::Duration;
 
@@ -7,9 +7,12 @@ use anyhow::{Result, ensure};
 use libtest_mimic::{Arguments, Completion, Trial};
 use tempfile::TempDir;
 use tenure::{Client, ErrorKind};
-use tenure_conformance::bench::{soon, take, until_waiters};
 use tenure_conformance::certificates;
+use tenure_conformance::context::{acquire_free, soon, until_waiters};
 use tenure_servers::{Cluster, Node, Options, Topology, require, start};
+
+/// No case takes this long; one that hangs is a failure.
+const LONGEST: Duration = Duration::from_secs(90);
 
 fn main() {
     let arguments = Arguments::from_args();
@@ -99,7 +102,7 @@ async fn both_sides_prove_who_they_are(
 
 async fn handed_over(one: &Client, two: &Client) -> Result<()> {
     let ttl = Duration::from_secs(20);
-    let guard = take(&one.lock("k").ttl(ttl)).await?;
+    let guard = acquire_free(&one.lock("k").ttl(ttl)).await?;
     let waiter = tokio::spawn(two.lock("k").ttl(ttl).acquire());
     until_waiters(&one.lock("k"), 1).await?;
     guard.release().await?;
@@ -116,6 +119,3 @@ async fn refused(url: &str) -> Result<()> {
     );
     Ok(())
 }
-
-/// No case takes this long; one that hangs is a failure.
-const LONGEST: Duration = Duration::from_secs(90);

@@ -1,15 +1,25 @@
-//! What happened in one run: every event of every process, on one clock, as lines of JSON.
+//! The history of one run: every event of every process, on one clock, as lines of JSON.
 //!
-//! All processes of a run live on one machine, so one clock serves all: nanoseconds of
+//! All processes of a run are on one machine and share one clock: nanoseconds of
 //! `CLOCK_BOOTTIME`, counted from the start of the run. The order of effects on the protected
-//! resource does not come from a clock at all: the resource numbers them itself.
+//! resource does not come from a clock: the resource numbers them itself.
+//!
+//! The names of fields and variants here are the file format. Files that were written by an earlier
+//! version must stay readable, so that `Asked` (an acquire was requested) and `Unanswered` (there
+//! was no response) keep their names.
 
+use std::collections::HashMap;
 use std::io::{BufRead, Write};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-/// A whole run: what was played, and what happened, in the order of time.
+/// The latest moment that a history may name, in nanoseconds: 146 years after its start. The sum
+/// of two such moments does not overflow, which checkers and pictures rely on.
+pub const LATEST: u64 = 1 << 62;
+const TOO_LATE: &str = "a time that is more than 2^62 ns after the start of the run";
+
+/// A whole run: its header, and its events in the order of time.
 ///
 /// # Examples
 ///
@@ -30,205 +40,205 @@ pub struct History {
     pub events: Vec<Event>,
 }
 
-/// What was played.
+/// What was run: the scenario, the lock, the server and the expected verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// Name of the scenario, such as `pause`.
     pub scenario: String,
-    /// One sentence about it, for people.
+    /// One sentence about the scenario, shown above the picture.
     pub about: String,
     /// Name of the lock under test, such as `redis-unique`.
     pub lock: String,
     /// The server and its version, such as `redis 7.0.15`; empty for none.
     pub server: String,
-    /// What chance was drawn from.
+    /// Seed of the random numbers; 0 where there are none.
     pub seed: u64,
-    /// The verdict that the catalogue expects, by its name.
+    /// The verdict that is expected of this lock in this scenario, by name; several are separated
+    /// by `|`.
     pub expected: String,
-    /// The lease that clients ask for, in nanoseconds: what "stuck for a lease" is measured by. 0
-    /// for a lock that has none.
+    /// The lease that clients request, in nanoseconds: the unit of "stuck for a lease". 0 for a
+    /// lock without one.
     #[serde(default)]
     pub lease: u64,
-    /// Who takes part, in the order of drawing.
+    /// The participants, in the order of drawing.
     pub lanes: Vec<Lane>,
 }
 
-/// One who takes part.
+/// A participant of the run, which has its own lane in the picture.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lane {
-    /// What events call it.
+    /// Name of the participant in the events.
     pub name: String,
-    /// What it is.
-    pub kind: Kind,
+    /// Kind of the participant.
+    pub kind: LaneKind,
 }
 
-/// The kinds of those who take part.
+/// The kinds of participants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// A process that takes the lock and writes to the resource.
+pub enum LaneKind {
+    /// A process that acquires the lock and writes to the resource.
     Client,
     /// The lab itself, which injects the faults.
     Fault,
     /// The protected resource.
     Resource,
-    /// A server that locks are kept on.
+    /// The server that stores the locks.
     Server,
 }
 
-/// Something that happened.
+/// One event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// When: nanoseconds since the start of the run.
+    /// Nanoseconds since the start of the run.
     pub at: u64,
-    /// To whom, or where: the name of a lane.
+    /// Name of the participant that it happened to.
     pub lane: String,
-    /// What.
+    /// Kind of the event, with its details.
     #[serde(flatten)]
-    pub what: What,
+    pub kind: EventKind,
 }
 
 /// The kinds of events.
 ///
-/// `hold` numbers the attempts to take the lock over all clients of a run, so that the events of
-/// one attempt can be found: asked, then granted, refused or unanswered; then renewed, lost,
+/// `hold` is the number of an attempt to acquire the lock, unique in a run, which connects the
+/// events of one attempt: asked, then granted, refused or unanswered; then renewed, lost or
 /// released.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum What {
-    /// A client asks for the lock; from here to the answer it waits.
+pub enum EventKind {
+    /// A client requests the lock; from here to the outcome it waits.
     Asked {
-        /// The attempt.
+        /// Number of the attempt.
         hold: u64,
-        /// The lock's key, when a run has more than one.
+        /// Key of the lock.
         key: String,
     },
-    /// A client believes that it holds.
+    /// The lock was granted: from here on the client acts as the holder.
     Granted {
-        /// The attempt.
+        /// Number of the attempt.
         hold: u64,
-        /// The fencing token; none for schemes that have none.
+        /// The fencing token; none for a scheme without tokens.
         token: Option<u64>,
-        /// Until when the client may believe so, on the run's clock; none where the scheme has no
-        /// deadline of its own.
+        /// The client's own deadline, on the run's clock; none where the scheme has none.
         deadline: Option<u64>,
     },
-    /// The lock was not given: busy, or an error that says surely not.
+    /// The lock was not granted: it was busy, or the error excludes a grant.
     Refused {
-        /// The attempt.
+        /// Number of the attempt.
         hold: u64,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// No answer: the server may or may not have given the lock.
+    /// Unknown outcome: there was no response, so the server may or may not have granted the lock.
     Unanswered {
-        /// The attempt.
+        /// Number of the attempt.
         hold: u64,
-        /// What was seen.
+        /// The error that the client saw.
         why: String,
     },
-    /// The lease was extended.
+    /// The lease was renewed.
     Renewed {
-        /// The attempt.
+        /// Number of the attempt.
         hold: u64,
         /// The new deadline.
         deadline: Option<u64>,
     },
-    /// The client was told, or found out, that it no longer holds.
+    /// The client was notified, or found out, that it no longer holds.
     Lost {
-        /// The attempt.
+        /// Number of the attempt.
         hold: u64,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The client begins to give back: from here on it does not act as a holder.
+    /// The client begins to release: from here on it does not act as the holder.
     Releasing {
-        /// The attempt.
+        /// Number of the attempt.
         hold: u64,
     },
-    /// The answer to giving back.
+    /// The release has ended.
     Released {
-        /// The attempt.
+        /// Number of the attempt.
         hold: u64,
-        /// Whether it was still its own; none if nobody answered.
+        /// Whether the client still held the lock; none if there was no response.
         own: Option<bool>,
     },
-    /// A client read a register of the resource at the beginning of its work.
+    /// A client read a register at the beginning of its work.
     Read {
-        /// The attempt.
+        /// Number of the attempt.
         hold: u64,
-        /// Which register.
+        /// The register.
         register: Register,
-        /// The order of effects, given by the resource.
+        /// Position in the order of effects, given by the resource.
         seq: u64,
-        /// What stood there.
+        /// The value of the register.
         value: u64,
-        /// The token that was shown.
+        /// The token that the client presented.
         token: Option<u64>,
-        /// Refused by the register's fence.
+        /// Whether the register's fence refused it.
         refused: bool,
     },
-    /// A client wrote a register at the end of its work: what it read, plus one.
+    /// A client wrote a register at the end of its work: the value that it read, plus one.
     Wrote {
-        /// The attempt.
+        /// Number of the attempt.
         hold: u64,
-        /// Which register.
+        /// The register.
         register: Register,
-        /// The order of effects, given by the resource.
+        /// Position in the order of effects, given by the resource.
         seq: u64,
-        /// What was written.
+        /// The value that was written.
         value: u64,
-        /// The token that was shown.
+        /// The token that the client presented.
         token: Option<u64>,
-        /// Refused by the register's fence.
+        /// Whether the register's fence refused it.
         refused: bool,
-        /// Accepted, though another holder's write came between this one's read and write: an
-        /// update was lost.
+        /// Whether the write was accepted although another holder wrote between this client's read
+        /// and write, so that an update was lost.
         stale: bool,
     },
-    /// What the server says of the lock, as the lab sees it from outside: who holds it, and until
-    /// when.
+    /// The state of the lock at the server, as the lab's own connection sees it.
     Seen {
-        /// The client whose lock it is, if the server tells and the lab knows it.
+        /// Name of the holder; none if the lock is free. Empty where the server does not say.
         holder: Option<String>,
-        /// When the server will give it up by itself, if it ever does.
+        /// When the server will end the lease by itself; none if it will not, or if the lock is
+        /// free.
         until: Option<u64>,
     },
-    /// A fault begins, or happens at once.
+    /// A fault was injected.
     Fault {
-        /// Its number in the catalogue, such as `F03`.
+        /// Number of the fault in the lab's catalogue, such as `F03`.
         id: String,
-        /// In words, such as "A is stopped".
+        /// Description, such as "A is stopped".
         text: String,
-        /// Whom it hits: the name of a lane.
+        /// Name of the participant that it hits.
         target: String,
-        /// Whether it goes on until it is `Healed`.
+        /// Whether it lasts until `Healed`.
         lasts: bool,
     },
-    /// A fault that lasted ends.
+    /// A fault that lasted has ended.
     Healed {
-        /// In words.
+        /// Description.
         text: String,
-        /// Whom it hit.
+        /// Name of the participant that it hit.
         target: String,
     },
-    /// A process ended, by itself or killed.
+    /// A process ended, by itself or killed by the lab.
     Ended {
-        /// How.
+        /// How it ended.
         how: String,
     },
-    /// A figure that the verdict rests on, such as the commands that a hand-over costs.
+    /// A figure of the run, such as the number of requests for one handoff.
     Measured {
-        /// What was measured.
+        /// Name of the figure.
         name: String,
-        /// The figure.
+        /// Its value.
         value: f64,
         /// Its unit.
         unit: String,
     },
-    /// Anything else worth a mark.
+    /// Any other remark.
     Note {
-        /// The words.
+        /// The remark.
         text: String,
     },
 }
@@ -237,25 +247,26 @@ pub enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Register {
-    /// No fence: takes every write.
+    /// No fence: accepts every write.
     Plain,
-    /// Refuses a write whose token is older than the last one written with.
+    /// Fence on writes: refuses a write whose token is lower than that of an accepted write.
     Write,
-    /// Shown the token at the first read, and refuses older ones on read and write.
+    /// Fence on reads and writes: refuses a read or a write whose token is lower than one that it
+    /// was shown.
     ReadWrite,
 }
 
-/// The latest moment that a history may name, in nanoseconds: 146 years after its start. Sums of
-/// two such moments still are numbers of this kind, so that checkers and pictures can reckon.
-pub const LATEST: u64 = 1 << 62;
-const TOO_LATE: &str = "a time that is more than 2^62 ns after the start of the run";
+impl Register {
+    /// All registers, in the order in which clients work through them.
+    pub const ALL: [Register; 3] = [Register::Plain, Register::Write, Register::ReadWrite];
+}
 
 impl Event {
-    /// The latest moment that it names.
+    /// The latest moment that the event names.
     fn latest(&self) -> u64 {
-        let named = match self.what {
-            What::Granted { deadline, .. } | What::Renewed { deadline, .. } => deadline,
-            What::Seen { until, .. } => until,
+        let named = match self.kind {
+            EventKind::Granted { deadline, .. } | EventKind::Renewed { deadline, .. } => deadline,
+            EventKind::Seen { until, .. } => until,
             _ => None,
         };
         self.at.max(named.unwrap_or(0))
@@ -267,7 +278,7 @@ impl History {
     ///
     /// # Errors
     ///
-    /// If a line is none of these, or names a time after [`LATEST`]: no run is that long.
+    /// If a line is not valid, or names a time after [`LATEST`], which no run reaches.
     pub fn read(input: impl BufRead) -> Result<History> {
         let mut lines = input
             .lines()
@@ -287,13 +298,41 @@ impl History {
         Ok(History::new(header, events))
     }
 
-    /// A history of these events, put in the order of time.
+    /// A history with these events, which are sorted by time.
     pub fn new(header: Header, mut events: Vec<Event>) -> History {
         events.sort_by_key(|event| event.at);
         History { header, events }
     }
 
-    /// Writes it as lines of JSON.
+    /// The spans in which each participant was under a fault that lasts or, with `after_end`, its
+    /// process had ended. `end` closes the spans that never ended.
+    pub(crate) fn outages(&self, end: u64, after_end: bool) -> HashMap<&str, Vec<(u64, u64)>> {
+        let mut outages: HashMap<&str, Vec<(u64, u64)>> = HashMap::new();
+        for event in &self.events {
+            match &event.kind {
+                EventKind::Fault { target, lasts: true, .. } => {
+                    outages.entry(target).or_default().push((event.at, end));
+                }
+                EventKind::Ended { .. } if after_end => {
+                    outages.entry(&event.lane).or_default().push((event.at, end));
+                }
+                EventKind::Healed { target, .. } => {
+                    let spans = outages.entry(target).or_default();
+                    if let Some(open) = spans.iter_mut().rev().find(|span| span.1 == end) {
+                        open.1 = event.at;
+                    }
+                }
+                _ => {}
+            }
+        }
+        outages
+    }
+
+    /// Writes the history as lines of JSON.
+    ///
+    /// # Errors
+    ///
+    /// If the header has no scenario, or the output fails.
     pub fn write(&self, mut output: impl Write) -> Result<()> {
         ensure!(!self.header.scenario.is_empty(), "a history needs the name of its scenario");
         writeln!(output, "{}", serde_json::to_string(&self.header)?)?;

@@ -1,4 +1,4 @@
-//! One word for a run, and whether it is the word that the catalogue expects.
+//! The verdict: one word for a run, and whether it is the expected one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ use crate::history::Header;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Exclusive, and the lock goes on.
+    /// Exclusive, and the lock stays available.
     Holds,
     /// Two holders: data without a fence is lost, a fence on reading and writing saves it.
     Overlap,
@@ -35,7 +35,7 @@ pub enum Verdict {
     Stuck,
     /// Exclusive, but stuck for longer than the lease.
     Longer,
-    /// Exclusive, but stuck until an operator comes.
+    /// Exclusive, but stuck until an operator intervenes.
     Forever,
     /// Exclusive, but a figure is above its limit.
     Costly,
@@ -44,7 +44,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// All of them, best first.
+    /// All verdicts, best first.
     pub const ALL: [Verdict; 8] = [
         Verdict::Holds,
         Verdict::Stuck,
@@ -56,7 +56,7 @@ impl Verdict {
         Verdict::Inapplicable,
     ];
 
-    /// The verdict that a report speaks. Harm to data comes before a lock that is stuck.
+    /// The verdict on a report. Harm to data outweighs a lock that is stuck.
     pub fn of(report: &Report) -> Verdict {
         let harmed = report.overlap.certain.count > 0 || report.resource.plain.lost > 0;
         let saved = report.tokens.sound() && report.resource.read_write.lost == 0;
@@ -101,7 +101,7 @@ impl Verdict {
         }
     }
 
-    /// What it means, for people.
+    /// What it means, in a few words.
     pub fn meaning(self) -> &'static str {
         match self {
             Verdict::Holds => "exclusive and live",
@@ -131,8 +131,8 @@ impl FromStr for Verdict {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Verdict> {
-        let fits = |verdict: &Verdict| verdict.name() == text || verdict.symbol() == text;
-        let Some(verdict) = Verdict::ALL.into_iter().find(fits) else {
+        let matches = |verdict: &Verdict| verdict.name() == text || verdict.symbol() == text;
+        let Some(verdict) = Verdict::ALL.into_iter().find(matches) else {
             let names: Vec<_> = Verdict::ALL.iter().map(|verdict| verdict.name()).collect();
             bail!("no verdict is called {text:?}; there are {}", names.join(", "));
         };
@@ -140,23 +140,22 @@ impl FromStr for Verdict {
     }
 }
 
-/// The verdicts that the catalogue expects: one, or several separated by `|`, where the server
-/// decides.
+/// The expected verdicts: one, or several separated by `|` where the server decides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Expected(Vec<Verdict>);
 
 impl Expected {
-    /// Whether this verdict is one of them.
+    /// Whether this verdict is among the expected ones.
     pub fn allows(&self, verdict: Verdict) -> bool {
         self.0.contains(&verdict)
     }
 
-    /// All of them.
+    /// The expected verdicts.
     pub fn verdicts(&self) -> &[Verdict] {
         &self.0
     }
 
-    /// Whether each of them loses data without a fence.
+    /// Whether data without a fence is lost with each of them.
     pub fn harms(&self) -> bool {
         self.0.iter().all(|verdict| verdict.harms())
     }
@@ -178,22 +177,22 @@ impl fmt::Display for Expected {
     }
 }
 
-/// How a run came out, measured against what is expected.
+/// The outcome of a run: its verdict compared with the expected ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Measured is expected, also where that is a broken lock.
+    /// The measured verdict is expected, also where the expectation is a broken lock.
     AsExpected,
-    /// Measured is something else.
+    /// The measured verdict is another one.
     Differs,
     /// The run was not able to show what it should.
     Inconclusive,
-    /// The run could not be played here.
+    /// The scenario cannot be run on this machine.
     Skipped,
 }
 
 impl Outcome {
-    /// All of them.
+    /// All outcomes.
     pub const ALL: [Outcome; 4] =
         [Outcome::AsExpected, Outcome::Differs, Outcome::Inconclusive, Outcome::Skipped];
 
@@ -207,7 +206,7 @@ impl Outcome {
         }
     }
 
-    /// In words.
+    /// The outcome in words.
     pub fn text(self) -> &'static str {
         match self {
             Outcome::AsExpected => "as expected",
@@ -218,30 +217,31 @@ impl Outcome {
     }
 }
 
-/// The verdict of a run beside the expected one.
+/// The verdict of a run, compared with the expected ones.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judgement {
-    /// What was measured.
+    /// The measured verdict.
     pub measured: Verdict,
-    /// What is expected; none if the history names none that exists.
+    /// The expected verdicts; none if the history names one that does not exist.
     pub expected: Option<Expected>,
-    /// How they compare.
+    /// The outcome of the comparison.
     pub outcome: Outcome,
-    /// Why, in words.
+    /// The reason, in words.
     pub why: String,
 }
 
 impl Judgement {
-    /// Compares what was measured with what the history's header expects.
+    /// Compares the measured verdict with those that the header of the history expects.
     ///
     /// A run that should have lost an update of the register without a fence, and did not, proves
-    /// nothing: it is inconclusive, not passed.
+    /// nothing: it is inconclusive, not as expected.
     pub fn of(header: &Header, report: &Report) -> Judgement {
         let measured = Verdict::of(report);
         let expected: Expected = match header.expected.parse() {
             Ok(expected) => expected,
             Err(error) => {
-                let (outcome, why) = (Outcome::Inconclusive, error.to_string());
+                let why = error.to_string();
+                let outcome = Outcome::Inconclusive;
                 return Judgement { measured, expected: None, outcome, why };
             }
         };
@@ -259,6 +259,6 @@ fn compare(measured: Verdict, expected: &Expected, report: &Report) -> (Outcome,
         return (Outcome::Inconclusive, "the lock was never granted".to_owned());
     }
     let why = format!("{}: {}", measured.name(), measured.meaning());
-    let allowed = expected.allows(measured);
-    (if allowed { Outcome::AsExpected } else { Outcome::Differs }, why)
+    let outcome = if expected.allows(measured) { Outcome::AsExpected } else { Outcome::Differs };
+    (outcome, why)
 }

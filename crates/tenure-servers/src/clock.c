@@ -2,9 +2,10 @@
  *
  * The file named by TENURE_CLOCK_FILE holds two native int64: microseconds to add to
  * CLOCK_REALTIME, and microseconds to add to CLOCK_MONOTONIC, below zero for a machine that has
- * slept. It is mapped, so that writing it moves the clocks at once. CLOCK_BOOTTIME, which runs
- * while a machine sleeps, is left alone. No libc call in here: allocators read the clock while they initialise, and asking
- * libc for anything that allocates would wait for a lock that this very thread holds.
+ * been suspended. It is mapped, so that writing it moves the clocks at once. CLOCK_BOOTTIME, which
+ * runs while a machine is suspended, is not changed. There is no libc call in here: allocators read
+ * the clock while they initialise, and a libc function that allocates would wait for a lock that
+ * this thread holds.
  */
 #include <fcntl.h>
 #include <stdint.h>

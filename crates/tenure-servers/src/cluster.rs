@@ -1,4 +1,4 @@
-//! A running topology: its nodes, who leads, and whether it works.
+//! A running topology: its nodes, its leader, and whether it is ready.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,26 +7,26 @@ use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 use crate::guardian;
-use crate::node::{Node, Role, START_LONGEST, url};
+use crate::node::{Node, Role, START_LIMIT, url};
 use crate::options::Options;
-use crate::process::log_for_people;
-use crate::run::{self, Site};
+use crate::process::log_excerpt;
 use crate::secret;
+use crate::servers::{self, StartContext};
 use crate::topology::Topology;
 use crate::wait::wait_until;
 
-/// Gets a topology and starts it; it is ready when this returns.
+/// Gets the servers of a topology and starts them. The cluster is ready when this returns.
 ///
 /// # Errors
-/// [Missing](Error::is_missing) when it cannot be had on this machine; otherwise when it did not
-/// start, with the end of the log.
+/// [Missing](Error::is_missing) if the server is not available on this machine; otherwise if it did
+/// not start, with the end of the log.
 pub fn start(topology: Topology, options: &Options) -> Result<Cluster> {
     let failed = |error: std::io::Error| Error::failed(format!("start {topology}"), error);
     let prefix = format!("tenure-{topology}-");
     let dir = tempfile::Builder::new().prefix(&prefix).tempdir().map_err(failed)?;
     guardian::remove_at_exit(dir.path());
-    let site = Site::new(topology, options, dir.path())?;
-    let nodes = run::start(&site)?;
+    let context = StartContext::new(topology, options, dir.path())?;
+    let nodes = servers::start(&context)?;
     let cluster = Cluster { topology, nodes, dir };
     cluster.wait_ready()?;
     Ok(cluster)
@@ -41,7 +41,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// What it is.
+    /// The topology that was started.
     pub fn topology(&self) -> Topology {
         self.topology
     }
@@ -56,41 +56,42 @@ impl Cluster {
         self.nodes.iter().filter(|node| node.role() == Role::Member)
     }
 
-    /// The first node: the only one of a single server.
+    /// The first node, which is the only one of a single server.
     pub fn node(&self) -> &Node {
         &self.nodes[0]
     }
 
-    /// `host:port` of every node that a client is told of, separated by commas: the sentinels where
-    /// there are some, else all.
+    /// `host:port` of every node that a client's URL names, separated by commas: the sentinels if
+    /// there are any, otherwise all nodes.
     pub fn hosts(&self) -> String {
-        let told = match self.topology {
+        let role = match self.topology {
             Topology::RedisSentinel => Role::Sentinel,
             _ => Role::Member,
         };
-        let told = self.nodes.iter().filter(|node| node.role() == told);
-        told.map(Node::address).collect::<Vec<_>>().join(",")
+        let named = self.nodes.iter().filter(|node| node.role() == role);
+        named.map(Node::address).collect::<Vec<_>>().join(",")
     }
 
-    /// The URL of the whole: the scheme names the server or the kind of client. It has the password
-    /// in it.
+    /// The URL of the cluster, with the password. The scheme names the server or the kind of
+    /// client.
     pub fn url(&self) -> String {
-        let (hosts, secret) = (self.hosts(), self.node().secret.as_ref());
+        let hosts = self.hosts();
+        let secret = self.node().secret.as_ref();
         match self.topology {
             Topology::Redis5 => url("redlock", &hosts, secret),
             Topology::RedisCluster => url("redis+cluster", &hosts, secret),
             Topology::RedisSentinel => {
                 let url = url("redis+sentinel", &hosts, secret);
                 let password = self.node().password().unwrap_or_default();
-                // The sentinels want one too, and may have another.
-                format!("{url}/{}?sentinel_password={password}", run::MASTER_NAME)
+                // The sentinels need a password too, which may differ in general.
+                format!("{url}/{}?sentinel_password={password}", servers::MASTER_NAME)
             }
             Topology::Mysql => self.node().url(),
             _ => url(self.topology.server(), &hosts, secret),
         }
     }
 
-    /// The URL with further options, as `ttl=5s&prefix=a/`.
+    /// The URL with further options, such as `ttl=5s&prefix=a/`.
     pub fn url_with(&self, options: &str) -> String {
         let url = self.url();
         match options {
@@ -105,28 +106,28 @@ impl Cluster {
         self.dir.path()
     }
 
-    /// The node that takes writes: the leader, the master, or the only one. None while there is
-    /// none, as during an election, and for Redis masters that share or ignore each other.
+    /// The node that accepts writes: the leader, the master, or the only node. `None` while there
+    /// is no leader, as during an election, and for several Redis masters.
     ///
     /// # Errors
-    /// When no node can be asked.
+    /// When no node responds.
     pub fn leader(&self) -> Result<Option<&Node>> {
         let name = || format!("find the leader of {}", self.topology);
-        run::leader(self).map_err(|error| Error::failed(name(), error))
+        servers::leader(self).map_err(|error| Error::failed(name(), error))
     }
 
-    /// Makes another node lead, by the server's own command where it has one, else by stopping the
-    /// leader and starting it again. All nodes run when this returns. Returns the new leader.
+    /// Makes another node the leader, by the server's own command where it has one, otherwise by
+    /// restarting the leader. All nodes run when this returns. Returns the new leader.
     ///
     /// # Errors
-    /// When there is nobody to take over, or it does not come to that within a minute.
+    /// When no other node runs, or there is no new leader within a minute.
     pub fn failover(&self) -> Result<&Node> {
         let name = || format!("fail over {}", self.topology);
         let old = self.leader()?.ok_or_else(|| Error::failed(name(), "there is no leader"))?;
         if self.members().filter(|node| node.is_running()).count() < 2 {
-            return Err(Error::failed(name(), "there is nobody to take over"));
+            return Err(Error::failed(name(), "there is no other node"));
         }
-        let stopped = run::step_down(self, old)?;
+        let stopped = servers::step_down(self, old)?;
         let another = |node: &Node| node.name() != old.name();
         let elected = self.wait_leader(another);
         if stopped {
@@ -137,43 +138,43 @@ impl Cluster {
         self.wait_leader(another)
     }
 
-    /// Waits for a leader that fits.
+    /// Waits for a leader for which `fits` is true.
     ///
     /// # Errors
     /// When there is none within a minute.
     pub fn wait_leader(&self, fits: impl Fn(&Node) -> bool) -> Result<&Node> {
         let name = || format!("find the leader of {}", self.topology);
-        wait_until(START_LONGEST, || match self.leader() {
+        wait_until(START_LIMIT, || match self.leader() {
             Ok(Some(node)) if fits(node) => Ok(node),
             Ok(_) => Err(Error::failed(name(), "none within a minute")),
             Err(error) => Err(error),
         })
     }
 
-    /// Waits until all nodes that run work together, shown by a real operation on each.
+    /// Waits until all running nodes work together, checked by a real operation on each.
     ///
     /// # Errors
-    /// When they do not within a minute; with the end of the log of the one that does not.
+    /// When they do not within a minute; with the end of the log of a node that is not ready.
     pub fn wait_ready(&self) -> Result<()> {
-        self.wait_ready_within(START_LONGEST)
+        self.wait_ready_within(START_LIMIT)
     }
 
-    /// As [`wait_ready`](Self::wait_ready), with another limit.
+    /// Waits as [`wait_ready`](Self::wait_ready) does, with another limit.
     ///
     /// # Errors
-    /// When they do not in time; with the end of the log of the one that does not.
+    /// When they do not within `limit`; with the end of the log of a node that is not ready.
     pub fn wait_ready_within(&self, limit: Duration) -> Result<()> {
-        wait_until(limit, || run::ready(self)).map_err(|(node, reason)| {
-            let log = log_for_people(&node.launch.log);
+        wait_until(limit, || servers::ready(self)).map_err(|(node, reason)| {
+            let log = log_excerpt(&node.launch.log);
             let reason = format!("{} is not ready after {limit:?}: {reason}{log}", node.name());
             Error::failed(format!("start {}", self.topology), reason)
         })
     }
 
-    /// Stops all nodes the way their makers want it, keeping their data for a restart.
+    /// Shuts down all nodes in the regular way. Their data are kept for a restart.
     ///
     /// # Errors
-    /// When a node refuses.
+    /// When a node cannot be stopped.
     pub fn stop(&self) -> Result<()> {
         self.nodes.iter().filter(|node| node.is_running()).try_for_each(Node::stop)
     }
@@ -182,13 +183,13 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for node in &self.nodes {
-            // One that does not run needs no killing.
+            // An error means that the node does not run.
             node.kill().ok();
             if let Some(secret) = &node.secret {
                 secret::forget(node.port(), secret);
             }
             if self.topology == Topology::Postgres {
-                run::postgres::sweep(node);
+                servers::postgres::remove_shared_memory(node);
             }
         }
     }

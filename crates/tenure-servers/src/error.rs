@@ -1,12 +1,12 @@
-//! What goes wrong: a server cannot be had here, or one that is here did not do as it was told.
-//! The suites ignore the first and fail on the second.
+//! Errors: a server is not available on this machine, or an operation on one failed. Test suites
+//! ignore a case for the first and fail for the second.
 
 use std::fmt;
 
 /// The result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why there is no server, or why it did not do as it was told.
+/// Why there is no server, or why an operation on it failed.
 ///
 /// `Display` reads like `could not get redis: the mirror is not reachable`.
 #[derive(Clone, Debug)]
@@ -17,18 +17,18 @@ pub struct Error {
 }
 
 impl Error {
-    /// The server cannot be had on this machine now.
+    /// The server is not available on this machine.
     pub(crate) fn missing(server: &str, reason: impl fmt::Display) -> Self {
         Self { missing: true, doing: format!("get {server}"), reason: reason.to_string() }
     }
 
-    /// Something that ought to work did not; `doing` completes "could not …".
+    /// An operation failed; `doing` completes "could not …".
     pub(crate) fn failed(doing: impl fmt::Display, reason: impl fmt::Display) -> Self {
         Self { missing: false, doing: doing.to_string(), reason: reason.to_string() }
     }
 
-    /// Whether the server cannot be had on this machine: no binary, no network, no compiler.
-    /// A suite shows the case as ignored, unless [`require`](crate::require) says otherwise.
+    /// Whether the server is not available on this machine: no binary, no network, no compiler. A
+    /// suite shows the case as ignored, unless [`require`](crate::require) is true for it.
     pub fn is_missing(&self) -> bool {
         self.missing
     }

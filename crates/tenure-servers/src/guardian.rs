@@ -1,9 +1,9 @@
-//! The guardian: a small shell process that outlives this one by a moment and takes the servers
-//! with it. It reads process ids from a pipe whose only writer is this process; when that ends, for
-//! whatever reason, the kernel closes the pipe, and the guardian kills everything it was told of.
+//! The guardian: a small shell process that outlives this one by a moment and ends its servers. It
+//! reads process ids from a pipe whose only writer is this process. When this process ends, for
+//! whatever reason, the kernel closes the pipe, and the guardian kills all registered processes.
 //!
-//! Not a parent-death signal: that fires when the *thread* that started the server ends, and test
-//! harnesses give each test a thread of its own.
+//! A parent-death signal would not work: it is sent when the *thread* that started the server ends,
+//! and test harnesses run each test on a thread of its own.
 
 use std::io::{self, PipeWriter, Write};
 use std::os::unix::process::CommandExt;
@@ -11,63 +11,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// The end of the pipe that the starter of a server hands to its first stage, so that it can sign
-/// in *before* it becomes the server: there is no moment at which a server runs unregistered.
-pub(crate) fn sign_in() -> io::Result<Stdio> {
-    Ok(Stdio::from(pipe()?.try_clone()?))
-}
-
-/// The process with this id has been reaped; its number may now belong to a stranger.
-pub(crate) fn sign_out(pid: u32) {
-    tell(&format!("-{pid}"));
-}
-
-/// Removes this file or folder when the process ends without having removed it.
-pub(crate) fn remove_at_exit(path: &Path) {
-    // The protocol is made of lines. A path with a line break only loses the tidying up.
-    if let Some(text) = path.to_str().filter(|text| text.starts_with('/') && !text.contains('\n')) {
-        tell(text);
-    }
-}
-
-fn tell(line: &str) {
-    if let Ok(mut pipe) = pipe() {
-        // One write below PIPE_BUF is atomic. If the guardian is gone, `sign_in` fails loudly.
-        drop(pipe.write_all(format!("{line}\n").as_bytes()));
-    }
-}
-
-fn pipe() -> io::Result<&'static PipeWriter> {
-    static PIPE: OnceLock<Result<PipeWriter, String>> = OnceLock::new();
-    PIPE.get_or_init(|| start().map_err(|error| format!("no guardian process: {error}")))
-        .as_ref()
-        .map_err(|reason| io::Error::other(reason.clone()))
-}
-
-/// The child is left to itself on purpose: it ends after this process.
-fn start() -> io::Result<PipeWriter> {
-    let (reader, writer) = io::pipe()?;
-    Command::new("/bin/sh")
-        .args(["-c", SCRIPT, "tenure-guardian"])
-        .stdin(reader)
-        // Not inherited: whoever reads our output to its end would wait for the guardian too.
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .current_dir("/")
-        // Ctrl-C goes to the foreground process group; the guardian must survive it.
-        .process_group(0)
-        .spawn()?;
-    Ok(writer)
-}
-
-/// `+PID` signs in, `-PID` signs out, `/PATH` is removed at the end.
+/// The guardian's program. `+PID` registers a process, `-PID` unregisters it, `/PATH` is removed at
+/// the end.
 ///
-/// A server is stopped before its children are listed, so that it makes no new ones, and they are
-/// killed by name because PostgreSQL gives each of them a process group of its own; both may be
-/// paused, which SIGKILL does not mind. A killed PostgreSQL leaves a piece of shared memory that
-/// outlives all processes, of which a machine has room for some thousands; its number is in the
-/// note that PostgreSQL keeps with its data. Killed processes may still write for a moment, so that
-/// the removal is tried more than once.
+/// A server is stopped before its children are listed, so that it makes no new ones. They are
+/// killed by process id, because PostgreSQL gives each of them its own process group. SIGKILL also
+/// ends paused processes. A killed PostgreSQL leaves a segment of shared memory that outlives all
+/// processes, and a machine has room for some thousands; its number is in `postmaster.pid`. Killed
+/// processes may still write for a moment, so the removal is tried more than once.
 const SCRIPT: &str = r#"
 pids=
 while IFS= read -r line; do
@@ -94,3 +45,53 @@ for try in 1 2 3 4 5; do
   sleep 0.1
 done
 "#;
+
+/// The end of the pipe for a new process, which registers itself *before* it executes the server's
+/// program: there is no moment at which a server runs unregistered.
+pub(crate) fn register() -> io::Result<Stdio> {
+    Ok(Stdio::from(pipe()?.try_clone()?))
+}
+
+/// Unregisters a process that has been reaped: its id may now belong to another process.
+pub(crate) fn unregister(pid: u32) {
+    send(&format!("-{pid}"));
+}
+
+/// Removes this file or folder when the process ends without having removed it.
+pub(crate) fn remove_at_exit(path: &Path) {
+    // Messages are lines. A path with a line break cannot be sent and is not removed.
+    if let Some(text) = path.to_str().filter(|text| text.starts_with('/') && !text.contains('\n')) {
+        send(text);
+    }
+}
+
+fn send(line: &str) {
+    if let Ok(mut pipe) = pipe() {
+        // A write below PIPE_BUF is atomic. If the guardian has ended, `register` returns the
+        // error.
+        drop(pipe.write_all(format!("{line}\n").as_bytes()));
+    }
+}
+
+fn pipe() -> io::Result<&'static PipeWriter> {
+    static PIPE: OnceLock<Result<PipeWriter, String>> = OnceLock::new();
+    PIPE.get_or_init(|| start().map_err(|error| format!("no guardian process: {error}")))
+        .as_ref()
+        .map_err(|reason| io::Error::other(reason.clone()))
+}
+
+/// Starts the guardian. It is never waited for, because it ends after this process.
+fn start() -> io::Result<PipeWriter> {
+    let (reader, writer) = io::pipe()?;
+    Command::new("/bin/sh")
+        .args(["-c", SCRIPT, "tenure-guardian"])
+        .stdin(reader)
+        // Not inherited: a reader of this process's output would wait for the guardian too.
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .current_dir("/")
+        // Ctrl-C goes to the foreground process group; the guardian must survive it.
+        .process_group(0)
+        .spawn()?;
+    Ok(writer)
+}

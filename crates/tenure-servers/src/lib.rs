@@ -1,5 +1,5 @@
-//! Real servers for tenure's tests, lab and benchmarks: Redis, etcd, ZooKeeper, Consul, PostgreSQL
-//! and MariaDB, alone and as clusters, on any machine, without root and without Docker.
+//! Real servers for tenure's tests, lab and benchmarks: Redis, etcd, ZooKeeper, Consul, PostgreSQL,
+//! MariaDB and MySQL, alone and as clusters, on any machine, without root and without Docker.
 //!
 //! ```no_run
 //! use tenure_servers::{Options, Topology, start};
@@ -14,22 +14,33 @@
 //! # }
 //! ```
 //!
-//! What cannot be had here is an [`Error`] whose [`is_missing`](Error::is_missing) says so, and
-//! which reads like `could not get redis: …`. Nothing outlives the process that started it, however
-//! that ends. The page `docs/servers.md` tells where the servers come from.
+//! A server that is not available here is an [`Error`] for which
+//! [`is_missing`](Error::is_missing) is true, and which reads like `could not get redis: …`. No
+//! server outlives the process that started it, however that ends. The page `docs/servers.md` says
+//! where the servers come from.
+//!
+//! | module | job |
+//! |---|---|
+//! | `provision` | gets the programs: installed ones, or packages of a Debian mirror |
+//! | `servers` | how each server is started, when it is ready, which node leads |
+//! | `cluster`, `node`, `process` | what runs: a topology, one server of it, a process |
+//! | `proxy` | a network link that can be slowed and cut |
+//! | `wire` | enough of each wire protocol for readiness checks and tests |
+//! | `guardian` | ends the servers when this process ends |
+//! | `clock`, `ports`, `secret` | shifted clocks, free ports, passwords |
 
 mod clock;
 mod cluster;
 mod error;
-mod get;
 mod guardian;
 mod node;
 mod options;
 mod ports;
 mod process;
+mod provision;
 mod proxy;
-mod run;
 mod secret;
+mod servers;
 mod topology;
 mod wait;
 pub mod wire;
@@ -39,19 +50,19 @@ use std::sync::OnceLock;
 
 pub use cluster::{Cluster, start};
 pub use error::{Error, Result};
-pub use get::{Bundle, dir};
 pub use node::{Node, Role};
 pub use options::{Durability, Flavor, Options};
+pub use provision::{Bundle, dir};
 pub use proxy::{Direction, Proxy};
 pub use topology::Topology;
 pub use wait::wait_until;
 
-/// The process-wide instance of a topology, with default options: started when it is first asked
-/// for, shared by all tests of the process, and gone with it. Tests keep apart by random prefixes
-/// in their keys, and start a cluster of their own to kill, pause or reconfigure it.
+/// The instance of a topology that all tests of this process share, with default options. The first
+/// call starts it, and it ends with the process. Tests keep apart by random prefixes in their keys;
+/// a test that kills, pauses or reconfigures a server starts its own cluster.
 ///
 /// # Errors
-/// The same for everybody who asks: whatever [`start`] answered.
+/// As [`start`]. Every later call returns the error of the first.
 pub fn shared(topology: Topology) -> Result<&'static Cluster> {
     static SHARED: [OnceLock<Result<Cluster>>; Topology::ALL.len()] =
         [const { OnceLock::new() }; Topology::ALL.len()];
@@ -67,27 +78,28 @@ pub fn require(name: &str) -> bool {
     list.split(',').map(str::trim).any(|word| word == "all" || word == name || word == server)
 }
 
-/// Makes sure that what a bundle is for is there, on PATH or fetched into [`dir`]; returns where.
+/// Makes sure that the server of a bundle is available, on PATH or fetched into [`dir`]. Returns
+/// its path.
 ///
 /// # Errors
-/// When it cannot be had, with the reason.
+/// When it is not available, with the reason.
 pub fn fetch(bundle: Bundle) -> Result<PathBuf> {
-    get::provide(bundle)
+    provision::provide(bundle)
 }
 
 /// A command that runs another program of a server, such as `etcdctl` of [`Bundle::Etcd`].
 ///
 /// # Errors
-/// When it cannot be had, with the reason.
+/// When it is not available, with the reason.
 pub fn tool(bundle: Bundle, name: &str) -> Result<std::process::Command> {
-    get::tool(bundle, name)
+    provision::tool(bundle, name)
 }
 
-/// What the environment of a program has to say so that its wall clock is off by this much: forward
-/// if positive. Works for programs that ask libc for the time; needs a C compiler.
+/// The environment variables that shift the wall clock of a program by this much, forward if
+/// positive. Works for programs that get the time from libc; needs a C compiler.
 ///
 /// # Errors
-/// When the clock cannot be had here, with the reason.
+/// When the clock library cannot be built here, with the reason.
 pub fn shifted_clock(
     file: &std::path::Path,
     offset_ms: i64,
@@ -98,14 +110,14 @@ pub fn shifted_clock(
     Ok([("LD_PRELOAD", shim.into()), ("TENURE_CLOCK_FILE", file.into())])
 }
 
-/// Lets the monotonic clock of a program that was started with [`shifted_clock`] and this file
-/// stand for so long altogether, while its boot clock and its wall clock go on: what a program sees
-/// of a machine that has slept. To be called while the program is stopped.
+/// Sets the monotonic clock of a program that was started with [`shifted_clock`] and this file back
+/// by this much in total, while its boot clock and its wall clock go on: what a program sees after
+/// the machine was suspended. Must be called while the program is stopped.
 ///
 /// # Errors
 /// When the file is not there.
 pub fn sleeping_clock(file: &std::path::Path, slept: std::time::Duration) -> Result<()> {
-    clock::sleep(file, slept).map_err(|error| Error::failed("let a clock stand", error))
+    clock::sleep(file, slept).map_err(|error| Error::failed("set a clock back", error))
 }
 
 /// Removes this file or folder when the process ends, however it ends.

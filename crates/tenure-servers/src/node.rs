@@ -1,4 +1,4 @@
-//! One server process with its ports and its data, which can be hurt and healed.
+//! One server process with its ports and its data, into which faults can be injected.
 
 use std::io;
 use std::ops::Range;
@@ -11,11 +11,14 @@ use rustix::process::Signal;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::ports::Port;
-use crate::process::{Launch, Process, log_for_people, tail};
+use crate::process::{Launch, Process, log_excerpt, tail};
 use crate::proxy::Proxy;
-use crate::run;
 use crate::secret::Secret;
+use crate::servers;
 use crate::wire::{self, redis};
+
+/// How long a server may take to start. A slow machine under load starts a JVM in several seconds.
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// One server process. Every method may be called from any thread.
 #[derive(Debug)]
@@ -28,27 +31,27 @@ pub struct Node {
     pub(crate) launch: Launch,
     pub(crate) stop: Signal,
     pub(crate) clock: Option<Clock>,
-    /// What it asks its clients for.
+    /// The password that clients need.
     pub(crate) secret: Option<Secret>,
     pub(crate) process: Mutex<Option<Process>>,
 }
 
-/// What a node is there for.
+/// The role of a node in its cluster.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Role {
     /// Keeps data.
     Member,
-    /// Watches the members and tells clients who leads.
+    /// Watches the members and tells clients which one is the master.
     Sentinel,
 }
 
 impl Node {
-    /// Its name within the cluster, like `n1`.
+    /// The name within the cluster, such as `n1`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is there for.
+    /// The role in the cluster.
     pub fn role(&self) -> Role {
         self.role
     }
@@ -63,7 +66,7 @@ impl Node {
         self.ports[0].number()
     }
 
-    /// The port for clients that encrypt, of a server that was started with
+    /// The port for clients with TLS, of a server that was started with
     /// [`Options::tls`](crate::Options::tls).
     pub fn tls_port(&self) -> u16 {
         self.ports.last().map_or(0, Port::number)
@@ -77,20 +80,20 @@ impl Node {
     /// The URL of this node alone.
     pub fn url(&self) -> String {
         match self.server {
-            "mysql" => run::mysql::url(self),
+            "mysql" => servers::mysql::url(self),
             server => url(server, &self.address(), self.secret.as_ref()),
         }
     }
 
-    /// The same at another address, such as that of a [`Proxy`] in front of it.
+    /// The URL of this node at another address, such as that of a [`Proxy`] in front of it.
     pub fn url_at(&self, address: &str) -> String {
         self.url().replacen(&self.address(), address, 1)
     }
 
-    /// The password that it asks its clients for, if it does.
+    /// The password that clients need, if the server requires one.
     pub fn password(&self) -> Option<String> {
         match self.server {
-            "mysql" => run::mysql::password(self).ok(),
+            "mysql" => servers::mysql::password(self).ok(),
             _ => self.secret.as_ref().map(|secret| secret.as_str().to_owned()),
         }
     }
@@ -105,7 +108,7 @@ impl Node {
         self.pid().is_some()
     }
 
-    /// Ends it the way its makers want it to be ended; by force if it takes longer than 15 s.
+    /// Shuts it down in the regular way; with SIGKILL if that takes longer than 15 s.
     ///
     /// # Errors
     /// When it does not run.
@@ -128,7 +131,7 @@ impl Node {
     }
 
     /// Starts it again on the same port with the same data, stopping it first if it runs, and waits
-    /// until it answers. A member of a cluster answers before the cluster is
+    /// until it responds. A member of a cluster responds before the cluster is
     /// [ready](crate::Cluster::wait_ready).
     ///
     /// # Errors
@@ -138,11 +141,11 @@ impl Node {
             self.stop()?;
         }
         self.spawn()?;
-        self.wait_answer(START_LONGEST)
+        self.wait_response(START_LIMIT)
     }
 
-    /// Stops the process and its children where they are (SIGSTOP). Connections stay open and new
-    /// ones are accepted by the kernel, but nobody answers.
+    /// Stops the process and its children (SIGSTOP). Connections stay open and new
+    /// ones are accepted by the kernel, but there is no response.
     ///
     /// # Errors
     /// When it does not run.
@@ -150,7 +153,7 @@ impl Node {
         self.with_process("pause", |process| process.signal_tree(Signal::STOP))
     }
 
-    /// Lets a paused process go on (SIGCONT).
+    /// Continues a paused process (SIGCONT).
     ///
     /// # Errors
     /// When it does not run.
@@ -158,8 +161,8 @@ impl Node {
         self.with_process("resume", |process| process.signal_tree(Signal::CONT))
     }
 
-    /// Sets its wall clock this far off the real one: forward if positive, 0 to mend it. Takes
-    /// effect at once and lasts over restarts. Its monotonic clock is not touched.
+    /// Shifts its wall clock by this much from the real one: forward if positive, 0 to reset it.
+    /// Takes effect at once and persists over restarts. Its monotonic clock is not changed.
     ///
     /// # Errors
     /// Unless it was started with [`Options::clock`](crate::Options::clock).
@@ -171,7 +174,8 @@ impl Node {
         }
     }
 
-    /// A proxy in front of the client port, for a link that can be cut. Each is a link of its own.
+    /// Starts a proxy in front of the client port, as a link that can be cut. Each call makes a
+    /// separate link.
     ///
     /// # Errors
     /// When there is no free port.
@@ -179,7 +183,7 @@ impl Node {
         Proxy::start(self.port())
     }
 
-    /// The same, reaching the server from these ports.
+    /// Starts a proxy that connects to the server from these source ports.
     ///
     /// # Errors
     /// When there is no free port.
@@ -187,7 +191,7 @@ impl Node {
         Proxy::start_from(self.port(), source)
     }
 
-    /// The last lines of what the server wrote.
+    /// The last lines of the server's log.
     pub fn log_tail(&self, lines: usize) -> String {
         tail(&self.launch.log, lines)
     }
@@ -197,7 +201,7 @@ impl Node {
         &self.launch.dir
     }
 
-    /// How errors call it.
+    /// The name in error messages.
     pub(crate) fn label(&self) -> String {
         format!("{} {}", self.server, self.name)
     }
@@ -210,37 +214,37 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until it answers; gives up at once when it has ended.
-    pub(crate) fn wait_answer(&self, limit: Duration) -> Result<()> {
+    /// Waits until the server responds. Fails at once if it has ended.
+    pub(crate) fn wait_response(&self, limit: Duration) -> Result<()> {
         let end = Instant::now() + limit;
         loop {
-            let Err(reason) = self.answers() else { return Ok(()) };
+            let Err(reason) = self.probe() else { return Ok(()) };
             let reason = if !self.is_running() {
                 "it has ended".to_owned()
             } else if Instant::now() >= end {
-                format!("no answer within {limit:?}: {reason}")
+                format!("no response within {limit:?}: {reason}")
             } else {
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             };
-            let reason = format!("{reason}{}", log_for_people(&self.launch.log));
+            let reason = format!("{reason}{}", log_excerpt(&self.launch.log));
             return Err(Error::failed(format!("start {}", self.label()), reason));
         }
     }
 
-    /// Asks the node something that it can answer alone, without its peers.
-    fn answers(&self) -> io::Result<()> {
+    /// Sends a request to which the node can respond alone, without its peers.
+    fn probe(&self) -> io::Result<()> {
         let port = self.port();
-        let expect = |answer: String, wanted: &str| {
-            answer.contains(wanted).then_some(()).ok_or_else(|| io::Error::other(answer))
+        let expect = |response: String, wanted: &str| {
+            response.contains(wanted).then_some(()).ok_or_else(|| io::Error::other(response))
         };
         match self.server {
             "consul" => wire::http::get(port, "/v1/agent/self").map(drop),
             "etcd" => wire::http::get(port, "/version").map(drop),
             "mariadb" => wire::mysql::Mysql::connect(port)?.query("select 1").map(drop),
-            "mysql" => run::mysql::ready(self),
+            "mysql" => servers::mysql::ready(self),
             "postgres" => wire::postgres::Postgres::connect(port)?.query("select 1").map(drop),
-            "redis" => expect(format!("{:?}", redis::ask(port, &["PING"])?), "PONG"),
+            "redis" => expect(format!("{:?}", redis::execute(port, &["PING"])?), "PONG"),
             _ => expect(wire::zookeeper::four_letters(port, "ruok")?, "imok"),
         }
     }
@@ -265,7 +269,7 @@ fn running(process: &mut Option<Process>) -> Option<&mut Process> {
     process.ended().is_none().then_some(process)
 }
 
-/// The URL of a server at these addresses, which are separated by commas.
+/// The URL of a server at these addresses, separated by commas.
 pub(crate) fn url(server: &str, addresses: &str, secret: Option<&Secret>) -> String {
     let login = secret.map_or(String::new(), |secret| format!(":{}@", secret.as_str()));
     match server {
@@ -275,6 +279,3 @@ pub(crate) fn url(server: &str, addresses: &str, secret: Option<&Secret>) -> Str
         _ => format!("{server}://{login}{addresses}"),
     }
 }
-
-/// A slow machine under load starts a JVM in several seconds.
-pub(crate) const START_LONGEST: Duration = Duration::from_secs(60);

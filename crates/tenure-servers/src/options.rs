@@ -1,10 +1,10 @@
-//! How a server is to be started.
+//! The options with which a server is started.
 
 use std::path::{Path, PathBuf};
 
-use crate::get::{Bundle, Newest};
+use crate::provision::{Bundle, Newest};
 
-/// How a server is to be started. The default is [`Durability::Fast`] and Redis 7.
+/// The options with which a server is started. The default is [`Durability::Fast`] and Redis 7.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub(crate) durability: Durability,
@@ -14,38 +14,38 @@ pub struct Options {
 }
 
 impl Options {
-    /// What survives `kill -9`.
+    /// Sets what survives `kill -9`.
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// Which Redis.
+    /// Sets which Redis is started.
     #[must_use]
     pub fn flavor(mut self, flavor: Flavor) -> Self {
         self.flavor = flavor;
         self
     }
 
-    /// Makes [`Node::shift_clock`](crate::Node::shift_clock) work: not with etcd and Consul, since
-    /// Go programs do not ask libc for the time. Needs a C compiler.
+    /// Makes [`Node::shift_clock`](crate::Node::shift_clock) work. Not for etcd and Consul, because
+    /// Go programs do not get the time from libc. Needs a C compiler.
     #[must_use]
     pub fn clock(mut self) -> Self {
         self.clock = true;
         self
     }
 
-    /// Also speaks TLS, on [`Node::tls_port`](crate::Node::tls_port), with the files `ca.pem`,
-    /// `server.pem` and `server.key` of this folder: one etcd, one Consul, PostgreSQL, MariaDB.
-    /// etcd and Consul then want a certificate of that authority from their clients.
+    /// Also accepts TLS, on [`Node::tls_port`](crate::Node::tls_port), with the files `ca.pem`,
+    /// `server.pem` and `server.key` of this folder. For one etcd, one Consul, PostgreSQL, MariaDB
+    /// and MySQL. etcd and Consul then require a certificate of that authority from their clients.
     #[must_use]
     pub fn tls(mut self, folder: &Path) -> Self {
         self.tls = Some(folder.to_owned());
         self
     }
 
-    /// The place of one of those files.
+    /// The path of one of those files, with TLS.
     pub(crate) fn tls_file(&self, name: &str) -> Option<String> {
         self.tls.as_ref().map(|folder| folder.join(name).display().to_string())
     }
@@ -54,10 +54,10 @@ impl Options {
 /// What an acknowledged write survives.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Durability {
-    /// What the server does by itself. Redis: snapshots only, so that `kill -9` loses locks.
+    /// The server's own default. Redis: snapshots only, so that `kill -9` loses locks.
     /// The others: as [`Durable`](Self::Durable).
     Default,
-    /// Also a power cut, as far as the disk keeps its word.
+    /// Also a power cut, if the disk writes what it confirms.
     Durable,
     /// `kill -9`, not a power cut: written, not synced.
     #[default]
@@ -72,7 +72,7 @@ impl Durability {
     }
 }
 
-/// Which server speaks the protocol of Redis.
+/// A server with the protocol of Redis.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Flavor {
     /// Redis 7.
@@ -85,7 +85,8 @@ pub enum Flavor {
 }
 
 impl Flavor {
-    /// What it is fetched as. By option of the environment, Valkey runs in the place of Redis 7.
+    /// The bundle that is fetched for it. `TENURE_SERVERS_NEWEST=valkey` replaces Redis 7 by
+    /// Valkey.
     pub(crate) fn bundle(self) -> Bundle {
         match self {
             Self::Redis7 if Newest::from_env() == Newest::Valkey => Bundle::Valkey,

@@ -1,5 +1,5 @@
-//! One child process: started in a process group of its own, signed in with the guardian, its
-//! output in a log file, and always reaped.
+//! One child process: started in its own process group, registered with the guardian, its output in
+//! a log file, and always reaped.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -14,12 +14,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::guardian;
 use crate::wait::wait_until;
 
-/// How to start a process, as often as needed.
+/// Registers with the guardian, whose pipe is the standard output, then executes the server.
+const REGISTER_AND_EXEC: &str = r#"echo "+$$" && exec "$@" >&2"#;
+const TAIL_BYTES: u64 = 64 * 1024;
+
+/// How to start a process. It can be started more than once.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) argv: Vec<OsString>,
-    /// The whole environment beside `PATH`, `HOME`, `TMPDIR` and `LANG`: servers take options from
-    /// variables (etcd from every `ETCD_*`), and those of a developer's shell are none of theirs.
+    /// The environment besides `PATH`, `HOME`, `TMPDIR` and `LANG`. Variables of the developer's
+    /// shell are not passed on: servers read options from them (etcd every `ETCD_*`).
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) dir: PathBuf,
     pub(crate) log: PathBuf,
@@ -40,7 +44,7 @@ impl Launch {
         };
         let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
         let child = Command::new("/bin/sh")
-            .args(["-c", STAGE, "sh"])
+            .args(["-c", REGISTER_AND_EXEC, "sh"])
             .args(&self.argv)
             .env_clear()
             .env("PATH", path)
@@ -50,14 +54,14 @@ impl Launch {
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.dir)
             .stdin(stdin)
-            .stdout(guardian::sign_in()?)
+            .stdout(guardian::register()?)
             .stderr(log)
             .process_group(0)
             .spawn()?;
         Ok(Process { child, ended: None })
     }
 
-    /// Runs it to its end.
+    /// Runs the process to its end.
     ///
     /// # Errors
     /// With the end of its log when it fails or takes longer than `limit`.
@@ -65,8 +69,8 @@ impl Launch {
         let mut process = self.spawn().map_err(|error| error.to_string())?;
         match process.wait(limit) {
             Some(status) if status.success() => Ok(()),
-            Some(status) => Err(format!("{status}{}", log_for_people(&self.log))),
-            None => Err(format!("not done after {limit:?}{}", log_for_people(&self.log))),
+            Some(status) => Err(format!("{status}{}", log_excerpt(&self.log))),
+            None => Err(format!("not done after {limit:?}{}", log_excerpt(&self.log))),
         }
     }
 }
@@ -89,12 +93,12 @@ impl Process {
             && let Ok(Some(status)) = self.child.try_wait()
         {
             self.ended = Some(status);
-            guardian::sign_out(self.child.id());
+            guardian::unregister(self.child.id());
         }
         self.ended
     }
 
-    /// Waits for its end, at most this long.
+    /// Waits at most this long for the end of the process.
     pub(crate) fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
         let end = Instant::now() + limit;
         loop {
@@ -108,16 +112,16 @@ impl Process {
         }
     }
 
-    /// Signals the process alone, if it still runs.
+    /// Sends a signal to the process alone, if it still runs.
     pub(crate) fn signal(&mut self, signal: Signal) {
         if self.ended().is_none() {
-            // Not reaped yet, so that the number is still its own.
+            // Not reaped yet, so no other process can have its id.
             send(self.id(), signal);
         }
     }
 
-    /// Signals the process and its children, the process first, so that a stopped parent makes no
-    /// children that nobody stops.
+    /// Sends a signal to the process and then to its children: a stopped parent makes no new
+    /// children that would be missed.
     pub(crate) fn signal_tree(&mut self, signal: Signal) {
         if self.ended().is_none() {
             send(self.id(), signal);
@@ -127,7 +131,7 @@ impl Process {
         }
     }
 
-    /// SIGKILL to it and its children, and waits for the end of all.
+    /// Sends SIGKILL to the process and its children, and waits until all have ended.
     ///
     /// PostgreSQL's children end by themselves some time after the postmaster, but until then a new
     /// postmaster refuses to start.
@@ -136,14 +140,14 @@ impl Process {
             return;
         }
         self.signal(Signal::STOP);
-        // A signal works a moment later; until then there may be one more child.
+        // A signal takes effect a moment later; until then there may be one more child.
         wait_for(|| !matches!(state(self.id()), Some('R' | 'S' | 'D')));
         let children = children(self.id());
         self.signal(Signal::KILL);
         for &child in &children {
             send(child, Signal::KILL);
         }
-        // SIGKILL cannot be refused; what lasts is the teardown of their memory.
+        // SIGKILL always works, but freeing the memory may take a while.
         self.wait(Duration::from_secs(30));
         wait_for(|| children.iter().all(|&child| matches!(state(child), None | Some('Z' | 'X'))));
     }
@@ -155,12 +159,12 @@ impl Drop for Process {
     }
 }
 
-/// The last lines of a log file; empty when there is none.
+/// The last lines of a log file; empty if there is no file.
 pub(crate) fn tail(log: &Path, lines: usize) -> String {
     let mut text = Vec::new();
     if let Ok(mut file) = File::open(log) {
         let length = file.metadata().map_or(0, |meta| meta.len());
-        // A best effort for people: what cannot be read is not shown.
+        // Best effort: what cannot be read is not shown.
         drop(file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES))));
         drop(file.read_to_end(&mut text));
     }
@@ -170,7 +174,7 @@ pub(crate) fn tail(log: &Path, lines: usize) -> String {
 }
 
 /// The end of a log as the end of an error message.
-pub(crate) fn log_for_people(log: &Path) -> String {
+pub(crate) fn log_excerpt(log: &Path) -> String {
     match tail(log, 15) {
         text if text.is_empty() => "; it wrote no log".into(),
         text => format!("; the end of its log:\n{text}"),
@@ -179,7 +183,7 @@ pub(crate) fn log_for_people(log: &Path) -> String {
 
 fn send(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // It may have ended by itself meanwhile, which is what every signal here is for anyway.
+        // An error means that the process has ended meanwhile.
         kill_process(pid, signal).ok();
     }
 }
@@ -190,10 +194,10 @@ fn state(pid: u32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Waits for what takes milliseconds, unless the machine has worse to do.
+/// Waits for a condition that takes milliseconds on an idle machine.
 fn wait_for(done: impl Fn() -> bool) {
     let waited = wait_until(Duration::from_secs(5), || if done() { Ok(()) } else { Err(()) });
-    // Not worth a failure of its own: what comes next shows whether it matters.
+    // Not an error by itself: the next operation fails if it matters.
     waited.ok();
 }
 
@@ -201,8 +205,3 @@ fn children(pid: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     list.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
-
-/// Signs in with the guardian, whose pipe is the standard output, then becomes the server.
-const STAGE: &str = r#"echo "+$$" && exec "$@" >&2"#;
-
-const TAIL_BYTES: u64 = 64 * 1024;

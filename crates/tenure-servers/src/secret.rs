@@ -1,9 +1,9 @@
-//! The password of a cluster. Loopback is every user of the machine and every container in its
-//! network: a server that can do something for whoever asks has to know who asks.
+//! The password of a cluster. Every user of the machine and every container in its network can
+//! connect to loopback, so the servers require a password.
 //!
-//! It is in the URL, in a file that only this user can read, and here, so that what asks a port of
-//! a cluster that this process runs need not carry it along. It is never in a command line, which
-//! everybody can read.
+//! It is in the URL, in a file that only this user can read, and in this module, so that a client
+//! of this process knows the password by the port. It is never in a command line, which every user
+//! can read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub(crate) struct Secret(Arc<str>);
 
 impl Secret {
-    /// One that nobody can guess.
+    /// A random password.
     pub(crate) fn new() -> io::Result<Self> {
         let mut bytes = [0; 16];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -29,19 +29,19 @@ impl Secret {
     }
 }
 
-/// Not shown: what is printed for people ends in logs.
+/// Without the password, which must not end up in logs.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
     }
 }
 
-/// From now on this port wants that password.
+/// Remembers the password of a port.
 pub(crate) fn remember(port: u16, secret: &Secret) {
     known().insert(port, secret.clone());
 }
 
-/// The port is somebody else's now, unless it has got another password meanwhile.
+/// Forgets the password of a port, unless a new server there has set another one meanwhile.
 pub(crate) fn forget(port: u16, secret: &Secret) {
     let mut known = known();
     if known.get(&port) == Some(secret) {
@@ -49,7 +49,7 @@ pub(crate) fn forget(port: u16, secret: &Secret) {
     }
 }
 
-/// What a port of this process wants.
+/// The password of a port that belongs to a server of this process.
 pub(crate) fn of(port: u16) -> Option<Secret> {
     known().get(&port).cloned()
 }
@@ -64,16 +64,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_is_long_and_new_each_time_and_not_shown() {
-        let (one, two) = (Secret::new().unwrap(), Secret::new().unwrap());
+    fn a_password_is_long_random_and_not_printed() {
+        let one = Secret::new().unwrap();
+        let two = Secret::new().unwrap();
         assert_ne!(one, two);
         assert_eq!(one.as_str().len(), 32);
         assert_eq!(format!("{one:?}"), "Secret");
     }
 
     #[test]
-    fn a_port_that_has_another_password_by_now_keeps_it() {
-        let (old, new) = (Secret::new().unwrap(), Secret::new().unwrap());
+    fn forgetting_an_old_password_keeps_a_newer_one() {
+        let old = Secret::new().unwrap();
+        let new = Secret::new().unwrap();
         remember(1, &old);
         remember(1, &new);
         forget(1, &old);

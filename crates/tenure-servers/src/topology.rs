@@ -1,9 +1,9 @@
-//! The names of what can be started.
+//! The topologies that can be started, and their names.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::get::{Bundle, Newest};
+use crate::provision::{Bundle, Newest};
 
 /// A server, or servers that belong together.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -54,7 +54,7 @@ impl Topology {
         Self::Zookeeper3,
     ];
 
-    /// Its name on the command line and in `TENURE_REQUIRE`.
+    /// The name on the command line and in `TENURE_REQUIRE`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Consul => "consul",
@@ -73,7 +73,7 @@ impl Topology {
         }
     }
 
-    /// The name of the server it is made of.
+    /// The name of the server that it consists of.
     pub fn server(self) -> &'static str {
         match self {
             Self::Consul | Self::Consul3 => "consul",
@@ -86,7 +86,7 @@ impl Topology {
         }
     }
 
-    /// What is fetched for it when the host has nothing that would do.
+    /// The bundles that are fetched for it if no suitable server is installed.
     pub fn bundles(self) -> &'static [Bundle] {
         match self.server() {
             "consul" => &[Bundle::Consul],
@@ -123,10 +123,10 @@ mod tests {
     use super::Topology;
 
     #[test]
-    fn a_topology_is_found_by_its_name_and_by_its_place() {
-        for (place, topology) in Topology::ALL.into_iter().enumerate() {
+    fn a_topology_is_found_by_its_name_and_by_its_index() {
+        for (index, topology) in Topology::ALL.into_iter().enumerate() {
             assert_eq!(topology.name().parse(), Ok(topology));
-            assert_eq!(topology as usize, place);
+            assert_eq!(topology as usize, index);
         }
         assert!("redis6".parse::<Topology>().unwrap_err().contains("known: consul, consul3"));
     }

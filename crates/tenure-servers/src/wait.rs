@@ -1,12 +1,12 @@
-//! Waiting for something to come true, never longer than said.
+//! Waiting for a condition, with a limit.
 
 use std::time::{Duration, Instant};
 
-/// Asks until `check` answers `Ok`, at most for `limit`; the last answer is the result. It is asked
-/// at least once.
+/// Calls `check` until it returns `Ok`, for at most `limit` and at least once. Returns the last
+/// result.
 ///
 /// # Errors
-/// The last reason why not.
+/// The last error of `check`.
 pub fn wait_until<T, E>(limit: Duration, mut check: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     let end = Instant::now() + limit;
     loop {

@@ -1,6 +1,6 @@
-//! The proxy, in front of a server that answers each line with the same line.
+//! The proxy, in front of a server that responds to each line with the same line.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the answer")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,20 +10,25 @@ use std::time::{Duration, Instant};
 
 use tenure_servers::{Direction, Proxy};
 
-/// A server, and a link to it. What the server got can be seen at the other end.
-struct Bench {
+const LONG: Duration = Duration::from_secs(20);
+/// What the server reports when a client has disconnected.
+const DISCONNECTED: &str = "disconnected";
+
+/// A server and a proxy in front of it. `got` has the lines that the server received.
+struct EchoServer {
     proxy: Proxy,
     got: Receiver<String>,
 }
 
-impl Bench {
+impl EchoServer {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (sender, got) = channel();
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (stream, sender) = (stream.unwrap(), sender.clone());
+                let stream = stream.unwrap();
+                let sender = sender.clone();
                 thread::spawn(move || {
                     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
                     while let Some(Ok(line)) = lines.next() {
@@ -31,7 +36,7 @@ impl Bench {
                         sender.send(line.clone()).ok();
                         (&stream).write_all(format!("{line}\n").as_bytes()).ok();
                     }
-                    sender.send(GONE.into()).ok();
+                    sender.send(DISCONNECTED.into()).ok();
                 });
             }
         });
@@ -43,8 +48,8 @@ impl Bench {
         Client { stream: BufReader::new(stream) }
     }
 
-    /// What the server got next.
-    fn server_got(&self) -> String {
+    /// The next line that the server received.
+    fn next_line(&self) -> String {
         self.got.recv_timeout(LONG).expect("the server got nothing")
     }
 }
@@ -72,9 +77,9 @@ impl Client {
         assert_eq!(self.receive(LONG).unwrap(), line);
     }
 
-    fn is_silent(&mut self) -> bool {
-        let silence = self.receive(Duration::from_millis(200));
-        matches!(silence, Err(error) if error.kind() == ErrorKind::WouldBlock)
+    fn gets_no_response(&mut self) -> bool {
+        let response = self.receive(Duration::from_millis(200));
+        matches!(response, Err(error) if error.kind() == ErrorKind::WouldBlock)
     }
 
     fn is_reset(&mut self) -> bool {
@@ -83,27 +88,23 @@ impl Client {
     }
 }
 
-const LONG: Duration = Duration::from_secs(20);
-
-/// What the server notes when a client has gone.
-const GONE: &str = "gone";
-
 #[test]
 fn requests_of_all_connections_are_counted() {
-    let bench = Bench::start();
-    assert_eq!(bench.proxy.requests(), 0);
-    let (mut one, mut two) = (bench.client(), bench.client());
+    let server = EchoServer::start();
+    assert_eq!(server.proxy.requests(), 0);
+    let mut one = server.client();
+    let mut two = server.client();
     for line in ["1", "2", "3"] {
         one.echo(line);
     }
     two.echo("4");
-    assert_eq!(bench.proxy.requests(), 4);
+    assert_eq!(server.proxy.requests(), 4);
 }
 
 #[test]
-fn bytes_pass_both_ways_and_so_does_the_end() {
-    let bench = Bench::start();
-    let mut client = bench.client();
+fn bytes_and_the_end_pass_both_ways() {
+    let server = EchoServer::start();
+    let mut client = server.client();
     client.echo("one");
     client.echo("two");
     let long = "x".repeat(300_000);
@@ -115,52 +116,52 @@ fn bytes_pass_both_ways_and_so_does_the_end() {
 }
 
 #[test]
-fn a_cut_holds_up_and_healing_delivers() {
-    let bench = Bench::start();
-    let mut client = bench.client();
+fn a_cut_delays_bytes_until_it_is_healed() {
+    let server = EchoServer::start();
+    let mut client = server.client();
     client.echo("before");
-    assert_eq!(bench.server_got(), "before");
-    bench.proxy.cut();
+    assert_eq!(server.next_line(), "before");
+    server.proxy.cut();
     client.send("held");
-    assert!(client.is_silent());
-    assert!(bench.got.try_recv().is_err(), "a cut link let a request through");
-    let mut newcomer = bench.client();
-    newcomer.send("new");
-    assert!(newcomer.is_silent());
-    bench.proxy.heal();
+    assert!(client.gets_no_response());
+    assert!(server.got.try_recv().is_err(), "a cut link let a request through");
+    let mut second = server.client();
+    second.send("new");
+    assert!(second.gets_no_response());
+    server.proxy.heal();
     assert_eq!(client.receive(LONG).unwrap(), "held");
-    assert_eq!(newcomer.receive(LONG).unwrap(), "new");
+    assert_eq!(second.receive(LONG).unwrap(), "new");
 }
 
 #[test]
-fn one_way_can_be_cut_alone() {
-    let bench = Bench::start();
-    let mut client = bench.client();
-    bench.proxy.cut_one_way(Direction::ToClient);
-    client.send("done in secret");
-    assert_eq!(bench.server_got(), "done in secret");
-    assert!(client.is_silent());
-    bench.proxy.heal();
-    assert_eq!(client.receive(LONG).unwrap(), "done in secret");
-    bench.proxy.cut_one_way(Direction::ToServer);
+fn one_direction_can_be_cut_alone() {
+    let server = EchoServer::start();
+    let mut client = server.client();
+    server.proxy.cut_one_way(Direction::ToClient);
+    client.send("processed");
+    assert_eq!(server.next_line(), "processed");
+    assert!(client.gets_no_response());
+    server.proxy.heal();
+    assert_eq!(client.receive(LONG).unwrap(), "processed");
+    server.proxy.cut_one_way(Direction::ToServer);
     client.send("not yet");
-    assert!(client.is_silent());
-    assert!(bench.got.try_recv().is_err(), "the way to the server was open");
-    bench.proxy.heal();
+    assert!(client.gets_no_response());
+    assert!(server.got.try_recv().is_err(), "the direction to the server was open");
+    server.proxy.heal();
     assert_eq!(client.receive(LONG).unwrap(), "not yet");
 }
 
 #[test]
 fn a_delay_is_added_each_way_and_not_per_chunk() {
-    let bench = Bench::start();
-    let mut client = bench.client();
+    let server = EchoServer::start();
+    let mut client = server.client();
     client.echo("warm");
-    bench.proxy.delay(Duration::from_millis(100));
+    server.proxy.delay(Duration::from_millis(100));
     let start = Instant::now();
     client.echo("late");
     assert!(start.elapsed() >= Duration::from_millis(200), "{:?}", start.elapsed());
 
-    // Ten lines one after another travel together: not ten times the delay.
+    // Ten lines in a row take the delay once, not ten times.
     let start = Instant::now();
     for i in 0..10 {
         client.send(&i.to_string());
@@ -174,119 +175,119 @@ fn a_delay_is_added_each_way_and_not_per_chunk() {
 
 #[test]
 fn a_rate_limits_bytes_per_second() {
-    let bench = Bench::start();
-    let mut client = bench.client();
+    let server = EchoServer::start();
+    let mut client = server.client();
     client.echo("warm");
-    bench.proxy.rate(10_000);
+    server.proxy.rate(10_000);
     let start = Instant::now();
     client.echo(&"x".repeat(3_000));
     assert!(start.elapsed() >= Duration::from_millis(300), "{:?}", start.elapsed());
-    bench.proxy.heal();
+    server.proxy.heal();
     client.echo(&"x".repeat(1_000_000));
 }
 
 #[test]
-fn the_nth_answer_is_swallowed_with_its_connection() {
-    let bench = Bench::start();
-    let mut client = bench.client();
-    let mut other = bench.client();
+fn the_nth_response_is_dropped_with_its_connection() {
+    let server = EchoServer::start();
+    let mut client = server.client();
+    let mut other = server.client();
     client.echo("zero");
-    bench.proxy.swallow_answer(3);
+    server.proxy.drop_response(3);
     client.echo("one");
     other.echo("two");
     client.send("three");
     assert!(client.is_reset());
-    // The work was done all the same, and others are not concerned.
+    // The request was processed, and other connections are not affected.
     for line in ["zero", "one", "two", "three"] {
-        assert_eq!(bench.server_got(), line);
+        assert_eq!(server.next_line(), line);
     }
     other.echo("four");
-    bench.client().echo("five");
+    server.client().echo("five");
 }
 
 #[test]
-fn a_reset_tears_what_is_open_and_lets_in_what_is_new() {
-    let bench = Bench::start();
-    let mut client = bench.client();
+fn a_reset_ends_open_connections_and_accepts_new_ones() {
+    let server = EchoServer::start();
+    let mut client = server.client();
     client.echo("one");
-    bench.proxy.reset();
+    server.proxy.reset();
     assert!(client.is_reset());
-    bench.client().echo("two");
+    server.client().echo("two");
 }
 
 #[test]
 fn a_reset_ends_a_link_that_is_cut() {
-    let bench = Bench::start();
-    let mut client = bench.client();
+    let server = EchoServer::start();
+    let mut client = server.client();
     client.echo("one");
-    bench.proxy.cut();
+    server.proxy.cut();
     client.send("held");
-    assert!(client.is_silent());
-    bench.proxy.reset();
+    assert!(client.gets_no_response());
+    server.proxy.reset();
     assert!(client.is_reset());
 }
 
 #[test]
 fn a_reset_does_not_wait_for_a_delay() {
-    let bench = Bench::start();
-    let mut client = bench.client();
+    let server = EchoServer::start();
+    let mut client = server.client();
     client.echo("one");
-    bench.proxy.delay(Duration::from_secs(3600));
+    server.proxy.delay(Duration::from_secs(3600));
     client.send("under way");
-    assert!(client.is_silent());
-    bench.proxy.reset();
+    assert!(client.gets_no_response());
+    server.proxy.reset();
     assert!(client.is_reset());
 }
 
 #[test]
-fn the_death_of_a_client_behind_a_cut_is_not_seen_until_it_is_healed() {
-    for rudely in [false, true] {
-        let bench = Bench::start();
-        let mut client = bench.client();
+fn a_disconnect_behind_a_cut_is_not_seen_until_it_is_healed() {
+    for with_reset in [false, true] {
+        let server = EchoServer::start();
+        let mut client = server.client();
         client.echo("one");
-        assert_eq!(bench.server_got(), "one");
-        if rudely {
-            // Who closes without having read what came says so with a reset.
+        assert_eq!(server.next_line(), "one");
+        if with_reset {
+            // A client that closes with unread bytes sends a reset.
             client.send("unread");
-            assert_eq!(bench.server_got(), "unread");
+            assert_eq!(server.next_line(), "unread");
             client.stream.get_ref().peek(&mut [0]).unwrap();
         }
-        bench.proxy.cut();
+        server.proxy.cut();
         drop(client);
-        let seen = bench.got.recv_timeout(Duration::from_millis(200));
+        let seen = server.got.recv_timeout(Duration::from_millis(200));
         assert!(seen.is_err(), "the server saw through a cut link: {seen:?}");
-        bench.proxy.heal();
-        assert_eq!(bench.server_got(), GONE);
+        server.proxy.heal();
+        assert_eq!(server.next_line(), DISCONNECTED);
     }
 }
 
 #[test]
-fn a_refusing_link_resets_newcomers_until_it_is_healed() {
-    let bench = Bench::start();
-    let mut client = bench.client();
+fn a_refusing_link_resets_new_connections_until_it_is_healed() {
+    let server = EchoServer::start();
+    let mut client = server.client();
     client.echo("one");
-    bench.proxy.refuse();
+    server.proxy.refuse();
     assert!(client.is_reset());
-    assert!(bench.client().is_reset());
-    bench.proxy.heal();
-    bench.client().echo("two");
+    assert!(server.client().is_reset());
+    server.proxy.heal();
+    server.client().echo("two");
 }
 
 #[test]
 fn a_dropped_proxy_closes_its_port_and_its_connections() {
-    let bench = Bench::start();
-    let mut client = bench.client();
+    let server = EchoServer::start();
+    let mut client = server.client();
     client.echo("one");
-    let address = bench.proxy.address();
-    drop(bench.proxy);
+    let address = server.proxy.address();
+    drop(server.proxy);
     assert!(client.is_reset());
     assert!(TcpStream::connect(address).is_err());
 }
 
 #[test]
 fn a_server_that_is_down_resets_the_client() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let proxy = Proxy::start(nobody).unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let proxy = Proxy::start(port).unwrap();
     let mut client =
         Client { stream: BufReader::new(TcpStream::connect(proxy.address()).unwrap()) };
     assert!(client.is_reset());

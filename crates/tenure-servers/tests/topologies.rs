@@ -1,5 +1,5 @@
-//! Every topology does a lock's work, loses a member to `kill -9`, gets it back, and keeps its data
-//! as far as its durability promises.
+//! Every topology can be used for a lock, survives `kill -9` and the restart of a member, and keeps
+//! its data as its durability promises.
 
 mod cases;
 mod suite;
@@ -12,12 +12,12 @@ fn main() {
     arguments.test_threads.get_or_insert(3);
     let trials = [
         cases::redis::trials(),
-        cases::redis_many::trials(),
+        cases::redis_topologies::trials(),
         cases::etcd::trials(),
         cases::zookeeper::trials(),
         cases::consul::trials(),
         cases::sql::trials(),
-        cases::strangers::trials(),
+        cases::foreign_clients::trials(),
     ];
     run(&arguments, trials.into_iter().flatten().collect()).exit();
 }

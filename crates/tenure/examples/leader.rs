@@ -1,4 +1,5 @@
-//! Only the leader works. When leadership is lost the work stops; later it may lead again.
+//! Leader election: only the leader works. When leadership is lost, the work stops, and the program
+//! tries to become leader again.
 
 use tenure::{ErrorKind, Lease};
 
@@ -22,7 +23,7 @@ async fn main() -> tenure::Result<()> {
                 println!("done after {beats} beats");
                 return Ok(());
             }
-            // The lock paces this loop: a dead server is borne for one lease inside `run`.
+            // The lock paces this loop: `run` retries an unreachable server for one lease.
             Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unavailable) => {
                 eprintln!("{error}");
             }

@@ -1,4 +1,4 @@
-//! Five hundred keys at once, in a canonical order so that two such callers cannot deadlock.
+//! Five hundred keys at once, in a canonical order, so that two callers cannot deadlock.
 
 use tenure::{Client, Guard, Key};
 

@@ -21,7 +21,8 @@ async fn start(locks: Client, version: Arc<AtomicU32>) -> tenure::Result<()> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (locks, version) = (tenure::connect("memory:").await?, Arc::new(AtomicU32::new(41)));
+    let locks = tenure::connect("memory:").await?;
+    let version = Arc::new(AtomicU32::new(41));
     let mut replicas = tokio::task::JoinSet::new();
     for _ in 0..20 {
         replicas.spawn(start(locks.clone(), version.clone()));

@@ -1,11 +1,11 @@
-//! A nightly job on many machines, without async: whoever comes first does it, the others leave.
+//! A nightly job on many machines, without async: the first one runs it, the others exit.
 
 use tenure::Attempt;
 
 fn main() -> tenure::Result<()> {
     let locks = tenure::blocking::connect("memory:")?;
     let Attempt::Granted(guard) = locks.lock("nightly-report").try_acquire()? else {
-        println!("somebody else is at it");
+        println!("another machine runs it");
         return Ok(());
     };
     guard.on_lost(|lost| {

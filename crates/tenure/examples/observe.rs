@@ -1,4 +1,4 @@
-//! What happens inside: count grants, waiting times and losses for your metrics.
+//! Lifecycle events: count grants, waiting times and losses for metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,9 @@
-//! Protect something: take the lock, work while it is held, show the token, give it back.
+//! Protect a resource: acquire the lock, work while it is held, pass the token, release the lock.
 
 use tenure::FencingToken;
 use tenure::fence::Fenced;
 
-/// Stands for a database that refuses a write with an older token than it has seen.
+/// A stand-in for a database that refuses a write with an older token than it has seen.
 #[derive(Default)]
 struct Orders {
     paid: Fenced<Vec<u32>>,
@@ -19,12 +19,13 @@ impl Orders {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (orders, locks) = (Orders::default(), tenure::connect("memory:").await?);
+    let orders = Orders::default();
+    let locks = tenure::connect("memory:").await?;
     let guard = locks.lock("orders/42").acquire().await?;
     guard.while_held(orders.pay(42, guard.token())).await??;
     guard.release().await?;
 
-    // The same in one call.
+    // Acquire, work and release in one call.
     let orders = &orders;
     locks
         .lock("orders/42")

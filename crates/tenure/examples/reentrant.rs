@@ -1,4 +1,4 @@
-//! The same lock again, further down the call chain.
+//! A re-entrant lock: acquired again further down the call chain.
 
 use tenure::Reentrant;
 
@@ -10,7 +10,7 @@ async fn transfer(lock: &mut Reentrant) -> tenure::Result<()> {
     guard.release().await
 }
 
-/// Is also called by others, so it takes the lock itself.
+/// Has other callers too, so it acquires the lock itself.
 async fn book(lock: &mut Reentrant, account: &str) -> tenure::Result<()> {
     let guard = lock.acquire().await?;
     println!("booking `{account}` under token {}", guard.token());

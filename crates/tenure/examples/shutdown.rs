@@ -1,4 +1,4 @@
-//! A service that ends in good order: no new locks, holders may finish, everything is given back.
+//! A graceful shutdown: no new locks, holders may finish, every lock is released.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Measures the embedded store: the figures of `docs/backends/sqlite.md`.
+//! Measures the SQLite backend: the figures of `docs/backends/sqlite.md`.
 //!
 //! `cargo run --release -p tenure --features sqlite --example sqlite_figures`
 
@@ -29,13 +29,13 @@ async fn measure() -> Result {
     let store = Sqlite::open(&url).await?;
     cycles(&store).await?;
     openings(&url).await?;
-    hand_overs(&store, &url, false).await?;
-    hand_overs(&store, &url, true).await?;
+    handoffs(&store, &url, false).await?;
+    handoffs(&store, &url, true).await?;
     idle_waiters(&store, &url).await?;
     processes(&url, &folder.path().join("counter"))
 }
 
-/// Take and release, with nobody in the way.
+/// Acquire and release a lock that no other process uses.
 async fn cycles(store: &Sqlite) -> Result {
     let mut times = Vec::new();
     for _ in 0..5000 {
@@ -45,11 +45,11 @@ async fn cycles(store: &Sqlite) -> Result {
         store.release(&claim).await?;
         times.push(began.elapsed());
     }
-    report("take + release", times);
+    report("acquire + release", times);
     Ok(())
 }
 
-/// What a short-lived program pays: open, take, release, close.
+/// The cost of a short-lived program: open, acquire, release, close.
 async fn openings(url: &str) -> Result {
     let mut times = Vec::new();
     for _ in 0..500 {
@@ -61,25 +61,26 @@ async fn openings(url: &str) -> Result {
         drop(store);
         times.push(began.elapsed());
     }
-    report("open + take + release + close", times);
+    report("open + acquire + release + close", times);
     Ok(())
 }
 
-/// From the release, or the death, of a holder to the answer of a waiter in another process.
-async fn hand_overs(store: &Sqlite, url: &str, kill: bool) -> Result {
+/// From the release, or the end of the process, of a holder to the grant of a waiter in another
+/// process.
+async fn handoffs(store: &Sqlite, url: &str, kill: bool) -> Result {
     let mut times = Vec::new();
     for _ in 0..40 {
         let mut first = Waiter::start(url)?;
         let mut began = Instant::now();
-        let mine = claim("hand-over", true)?;
+        let mine = claim("handoff", true)?;
         if kill {
-            first.answer()?;
+            first.wait_for_grant()?;
         } else {
             first.kill()?;
             acquire(store, &mine).await?;
         }
         let mut second = Waiter::start(url)?;
-        let key = Key::new("hand-over")?;
+        let key = Key::new("handoff")?;
         while store.list(Scope::Key(&key)).await?[0].waiters.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -90,7 +91,7 @@ async fn hand_overs(store: &Sqlite, url: &str, kill: bool) -> Result {
             began = began.max(Instant::now());
             store.release(&mine).await?;
         }
-        second.answer()?;
+        second.wait_for_grant()?;
         times.push(began.elapsed());
         second.kill()?;
     }
@@ -100,7 +101,7 @@ async fn hand_overs(store: &Sqlite, url: &str, kill: bool) -> Result {
 
 /// The processor time of ten waiters in ten processes.
 async fn idle_waiters(store: &Sqlite, url: &str) -> Result {
-    let mine = claim("hand-over", true)?;
+    let mine = claim("handoff", true)?;
     acquire(store, &mine).await?;
     let mut waiters = (0..10).map(|_| Waiter::start(url)).collect::<Result<Vec<_>>>()?;
     while store.list(Scope::Key(&mine.key)).await?[0].waiters.len() < 10 {
@@ -136,7 +137,7 @@ fn processes(url: &str, counter: &std::path::Path) -> Result {
 
 async fn wait(url: &str) -> Result {
     let store = Sqlite::open(url).await?;
-    acquire(&store, &claim("hand-over", true)?).await?;
+    acquire(&store, &claim("handoff", true)?).await?;
     println!("held");
     std::io::stdout().flush()?;
     std::future::pending().await
@@ -171,15 +172,15 @@ async fn acquire(store: &Sqlite, claim: &Claim) -> Result<u64> {
         match store.try_acquire(claim).await? {
             Attempt::Granted(grant) => return Ok(grant.token.get()),
             Attempt::Busy(_) => {
-                // As the core does: at least every third of the lease.
+                // As the client does: at least every third of the ttl.
                 let hint = store.until_free(claim);
-                let _late = tokio::time::timeout(claim.ttl / 3, hint).await;
+                let _ignored = tokio::time::timeout(claim.ttl / 3, hint).await;
             }
         }
     }
 }
 
-/// This program once more, waiting for the key and then holding it.
+/// Another process of this program, which waits for the key and then holds it.
 struct Waiter {
     child: Child,
 }
@@ -189,8 +190,8 @@ impl Waiter {
         Ok(Waiter { child: run(&["wait", url])? })
     }
 
-    fn answer(&mut self) -> Result {
-        let output = self.child.stdout.take().ok_or("answered before")?;
+    fn wait_for_grant(&mut self) -> Result {
+        let output = self.child.stdout.take().ok_or("was granted before")?;
         BufReader::new(output).read_line(&mut String::new())?;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Several tasks under one lock: each has a lease to look at, and all stop when the lock is lost.
+//! Several tasks under one lock: each has the lease, and all stop when the lock is lost.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         });
     }
-    // Somebody takes the lock away: what an operator does with `tenure evict`.
+    // The lock is evicted, as an operator does with `tenure evict`.
     lock.evict(guard.token()).await?;
     while let Some(part) = parts.join_next().await {
         part?;

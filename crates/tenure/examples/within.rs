@@ -1,4 +1,4 @@
-//! Wait a little, else say who is in the way: what an HTTP handler wants.
+//! Wait for a short time, otherwise report the holder: what an HTTP handler needs.
 
 use std::time::Duration;
 

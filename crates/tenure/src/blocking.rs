@@ -1,11 +1,11 @@
-//! The same API without async: for cron jobs, build tools and scripts.
+//! The API without async: for cron jobs, build tools and scripts.
 //!
-//! The client's own thread does the work, so nothing here needs a runtime, and renewals go on while
-//! your code computes or sleeps. Do not call it from async code: it blocks the thread.
+//! The client's own thread does the work, so that nothing here needs a runtime, and renewals go on
+//! while the caller computes or sleeps. Do not call it from async code: it blocks the thread.
 //!
-//! That thread does not come along when the process forks (a program that makes itself a daemon
-//! does): in the child every verb is an error of kind [`Closed`](crate::ErrorKind::Closed), the
-//! lock stays with the parent, and `check` tells when it ends. Fork first, then connect.
+//! That thread does not exist in a forked child (a program that makes itself a daemon forks): there
+//! every method fails with [`Closed`](crate::ErrorKind::Closed), the lock stays with the parent,
+//! and `check` tells when its lease ends. Fork first, then connect.
 //!
 //! # Examples
 //!
@@ -27,8 +27,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use crate::backend::Info;
-use crate::claim::{Attempt, Busy, Holding, Lost, LostReason};
+use crate::backend::{Attempt, Busy, Holding, Info, Lost, LostReason};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::finding::Finding;
@@ -53,7 +52,7 @@ pub fn connect(url: &str) -> Result<Client> {
     url.parse::<Config>()?.connect_blocking()
 }
 
-/// The way to one server. See [`tenure::Client`](crate::Client).
+/// A client of one server. See [`tenure::Client`](crate::Client).
 ///
 /// # Examples
 ///
@@ -71,12 +70,12 @@ impl Client {
         Client(client)
     }
 
-    /// The lock with this name. A wrong name is reported by the lock's first verb.
+    /// The lock with this key. An invalid key is reported by the first method that is called.
     pub fn lock<K: TryInto<Key, Error: Into<Error>>>(&self, key: K) -> Lock {
         Lock(self.0.lock(key))
     }
 
-    /// The same client with a prefix before every key, hidden again in its answers.
+    /// A client that puts a prefix before every key and removes it from keys that it returns.
     ///
     /// # Errors
     ///
@@ -90,7 +89,7 @@ impl Client {
         self.0.info()
     }
 
-    /// Who holds what, for people: every held key that starts so.
+    /// Lists every held key that starts with `prefix`, for operators.
     ///
     /// # Errors
     ///
@@ -99,26 +98,26 @@ impl Client {
         wait(self.0.list(prefix))
     }
 
-    /// Examines the server for what could break a promise, for people.
+    /// Checks the server for settings and states that could break a guarantee, for operators.
     ///
     /// # Errors
     ///
-    /// `Unavailable` and the like, if not even that can be asked.
-    pub fn examine(&self) -> Result<Vec<Finding>> {
-        wait(self.0.examine())
+    /// `Unavailable` and the like, if the server does not respond at all.
+    pub fn doctor(&self) -> Result<Vec<Finding>> {
+        wait(self.0.doctor())
     }
 
-    /// Returns when everything that was dropped so far has been given back.
+    /// Returns when the locks of all guards that were dropped so far are released.
     ///
     /// # Errors
     ///
-    /// `Unavailable` if the server has not confirmed a release by the time that its lease should be
-    /// over.
+    /// `Unavailable` if the server has not confirmed a release by the time that its lease should
+    /// have ended.
     pub fn flush(&self) -> Result<()> {
         wait(self.0.flush())
     }
 
-    /// Ends this client in good order. See [`Client::shutdown`](crate::Client::shutdown).
+    /// Shuts the client down. See [`Client::shutdown`](crate::Client::shutdown).
     ///
     /// # Errors
     ///
@@ -145,7 +144,7 @@ impl Client {
 pub struct Lock(crate::Lock);
 
 impl Lock {
-    /// How long the server keeps the lock without hearing from us. Does not turn renewal off.
+    /// How long the server keeps the lock without a renewal. Does not turn renewal off.
     pub fn ttl(self, ttl: Duration) -> Lock {
         Lock(self.0.ttl(ttl))
     }
@@ -165,17 +164,17 @@ impl Lock {
         Lock(self.0.max_hold(limit))
     }
 
-    /// Free text that others see beside the holder.
+    /// Free text that other clients and operators see beside the holder.
     pub fn note(self, note: impl Into<String>) -> Lock {
         Lock(self.0.note(note))
     }
 
-    /// Called with every busy answer, on the client's own thread.
+    /// Called with every busy response, on the client's own thread.
     pub fn on_busy(self, f: impl Fn(&Busy) + Send + Sync + 'static) -> Lock {
         Lock(self.0.on_busy(f))
     }
 
-    /// Takes the lock, waiting for as long as it is busy.
+    /// Acquires the lock and waits for as long as it is busy.
     ///
     /// # Errors
     ///
@@ -185,17 +184,17 @@ impl Lock {
         wait(self.0.acquire()).map(Guard)
     }
 
-    /// Takes the lock, waiting at most this long.
+    /// Acquires the lock, waiting at most for `timeout`.
     ///
     /// # Errors
     ///
     /// As for [`Lock::acquire_within`](crate::Lock::acquire_within).
-    pub fn acquire_within(&self, patience: Duration) -> Result<Attempt<Guard>> {
+    pub fn acquire_within(&self, timeout: Duration) -> Result<Attempt<Guard>> {
         self.check_process()?;
-        Ok(wait(self.0.acquire_within(patience))?.map(Guard))
+        Ok(wait(self.0.acquire_within(timeout))?.map(Guard))
     }
 
-    /// Takes the lock if it is free.
+    /// Acquires the lock if it is free.
     ///
     /// # Errors
     ///
@@ -205,16 +204,17 @@ impl Lock {
         Ok(wait(self.0.try_acquire())?.map(Guard))
     }
 
-    /// Who holds the lock, for people.
+    /// Holder and waiters of the lock, `None` if it is free: for operators.
     ///
     /// # Errors
     ///
     /// `Unavailable` and the like.
-    pub fn holding(&self) -> Result<Option<Holding>> {
-        wait(self.0.holding())
+    #[doc(alias = "show")]
+    pub fn status(&self) -> Result<Option<Holding>> {
+        wait(self.0.status())
     }
 
-    /// A hint: returns when the lock is free, without taking it.
+    /// A hint: returns when the lock is free, without acquiring it.
     ///
     /// # Errors
     ///
@@ -233,7 +233,7 @@ impl Lock {
     }
 
     fn check_process(&self) -> Result<()> {
-        self.0.client().shared().home.check()
+        self.0.client().inner().executor.check()
     }
 }
 
@@ -253,12 +253,12 @@ impl Lock {
 pub struct Guard(crate::Guard);
 
 impl Guard {
-    /// A view of this lock for others who work under it.
+    /// A view of this lock, for other threads that work under it.
     pub fn lease(&self) -> &Lease {
         self.0.lease()
     }
 
-    /// What is held.
+    /// Key of the lock.
     pub fn key(&self) -> &Key {
         self.0.key()
     }
@@ -268,11 +268,11 @@ impl Guard {
         self.0.token()
     }
 
-    /// The time left, by our own clock and without asking anybody.
+    /// The time left, by the client's own clock and without a request.
     ///
     /// # Errors
     ///
-    /// [`Lost`] if the lock is no longer ours.
+    /// [`Lost`] if the lock is no longer held.
     pub fn check(&self) -> Result<Duration, Lost> {
         self.0.check()
     }
@@ -280,7 +280,7 @@ impl Guard {
     /// Calls this function, on a thread of its own, if the lock is lost. A release is not a loss.
     pub fn on_lost(&self, f: impl FnOnce(&Lost) + Send + 'static) {
         let lease = self.lease().clone();
-        self.0.user().shared.home.spawn(async move {
+        self.0.client_ref().inner.executor.spawn(async move {
             let lost = lease.lost().await;
             if lost.reason() != LostReason::Released {
                 tokio::task::spawn_blocking(move || f(&lost));
@@ -288,7 +288,7 @@ impl Guard {
         });
     }
 
-    /// Gives the lock back and waits until the server has confirmed it.
+    /// Releases the lock and waits until the server has confirmed it.
     ///
     /// # Errors
     ///
@@ -298,7 +298,8 @@ impl Guard {
     }
 }
 
-/// Waits for a future on this thread. Our futures await only channels, so no runtime is needed.
+/// Waits for a future on this thread. The futures of this crate await only channels, so that no
+/// runtime is needed.
 pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));

@@ -1,19 +1,21 @@
-//! A client: connections, keeper and janitor of one server, shared by all its locks.
+//! A client: connections, renewer and releaser of one server, shared by all its locks.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Info, Note, Scope};
-use crate::claim::{Holding, LostReason};
+use futures_util::StreamExt;
+
+use crate::backend::{HolderInfo, Holding, Info, LostReason, Scope};
+use crate::engine::releaser::{self, Releaser};
+use crate::engine::{ClientInner, ClientRef};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
-use crate::janitor::Janitor;
 use crate::key::Key;
 use crate::lock::Lock;
-use crate::shared::{Shared, User};
 
-/// The way to one server. Cheap to clone; all clones share connections and background work. When
-/// the last handle of it goes (clients, locks, guards), what was dropped is given back first.
+/// A client of one server. Cheap to clone; all clones share connections and background tasks. When
+/// the last of its handles (clients, locks, guards) is dropped, the client first waits for the
+/// releases of dropped guards, for a second at most.
 ///
 /// # Examples
 ///
@@ -30,33 +32,34 @@ use crate::shared::{Shared, User};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Client {
-    user: Arc<User>,
+    client_ref: Arc<ClientRef>,
     defaults: Arc<Defaults>,
     prefix: Arc<str>,
 }
 
-/// What the locks of a client start from.
+/// Settings that every lock of a client starts with.
 #[derive(Debug)]
 pub(crate) struct Defaults {
     pub(crate) ttl: Duration,
     pub(crate) renew_every: Option<Duration>,
     pub(crate) outage: Option<Duration>,
-    pub(crate) note: Note,
+    pub(crate) holder_info: HolderInfo,
 }
 
 impl Client {
-    pub(crate) fn build(shared: Shared, defaults: Defaults, prefix: &str) -> Client {
-        let user = Arc::new(User { shared: Arc::new(shared) });
-        Client { user, defaults: Arc::new(defaults), prefix: prefix.into() }
+    pub(crate) fn build(inner: ClientInner, defaults: Defaults, prefix: &str) -> Client {
+        let client_ref = Arc::new(ClientRef { inner: Arc::new(inner) });
+        Client { client_ref, defaults: Arc::new(defaults), prefix: prefix.into() }
     }
 
-    /// The lock with this name. A wrong name is reported by the lock's first verb.
+    /// The lock with this key. An invalid key is reported by the first method that is awaited.
     pub fn lock<K: TryInto<Key, Error: Into<Error>>>(&self, key: K) -> Lock {
         let key = key.try_into().map_err(Into::into);
         Lock::new(self.clone(), key, &self.defaults)
     }
 
-    /// The same client with a prefix before every key, hidden again in its answers.
+    /// A client that puts a prefix before every key and removes it from keys that it returns. It
+    /// shares the connections of this one.
     ///
     /// # Errors
     ///
@@ -68,10 +71,11 @@ impl Client {
 
     /// What the server can promise.
     pub fn info(&self) -> Info {
-        self.shared().info.clone()
+        self.inner().info.clone()
     }
 
-    /// Who holds what, for people: every held key that starts so.
+    /// Lists every held key that starts with `prefix`, with its holder and waiters: for operators,
+    /// not for decisions, since it is out of date when it arrives.
     ///
     /// # Errors
     ///
@@ -81,54 +85,56 @@ impl Client {
     ///
     /// **Cancel safe.** Dropping the future has no effect.
     pub fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<Holding>>> + Send + use<> {
-        let (client, prefix) = (self.clone(), format!("{}{prefix}", self.prefix));
+        let client = self.clone();
+        let prefix = format!("{}{prefix}", self.prefix);
         async move {
-            let backend = client.shared().backend.clone();
+            let backend = client.inner().backend.clone();
             let list = async move { backend.list(Scope::Prefix(&prefix)).await };
-            Ok(client.hide_prefix(client.shared().look(list).await?))
+            Ok(client.hide_prefix(client.inner().admin_call(list).await?))
         }
     }
 
-    /// Examines the server for what could break a promise, for people. See `tenure doctor`.
+    /// Checks the server for settings and states that could break a guarantee: for operators, as
+    /// `tenure doctor` shows it.
     ///
     /// # Errors
     ///
-    /// `Unavailable` and the like, if not even that can be asked.
+    /// `Unavailable` and the like, if the server does not respond at all.
     ///
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future has no effect.
-    pub fn examine(&self) -> impl Future<Output = Result<Vec<Finding>>> + Send + use<> {
-        let shared = self.shared().clone();
+    pub fn doctor(&self) -> impl Future<Output = Result<Vec<Finding>>> + Send + use<> {
+        let inner = self.inner().clone();
         async move {
-            let backend = shared.backend.clone();
-            shared.look(async move { backend.examine().await }).await
+            let backend = inner.backend.clone();
+            inner.admin_call(async move { backend.doctor().await }).await
         }
     }
 
-    /// Returns when everything that was dropped so far has been given back.
+    /// Returns when the locks of all guards that were dropped so far are released.
     ///
     /// # Errors
     ///
-    /// `Unavailable` if the server has not confirmed a release by the time that its lease should be
-    /// over; the message names the key. The release is still repeated, for as long as the client
-    /// lives.
+    /// `Unavailable` if the server has not confirmed a release by the time that its lease should
+    /// have ended; the message names the key. The release is still repeated, for as long as the
+    /// client lives.
     ///
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future has no effect.
     pub fn flush(&self) -> impl Future<Output = Result<()>> + Send + use<> {
-        let shared = self.shared().clone();
+        let inner = self.inner().clone();
         async move {
-            let home = shared.clone();
-            home.home.run(async move { shared.janitor.flush(&shared).await }).await?
+            let flushing = inner.clone();
+            flushing.executor.run(async move { inner.releaser.flush(&inner).await }).await?
         }
     }
 
-    /// Ends this client in good order: no new claims, holders may finish for as long as `grace`,
-    /// then everything is released, and only then does renewing stop. What was dropped before, and
-    /// what ends by this, is waited for too: for what is left of `grace`, and at least for as long
-    /// as one response may take.
+    /// Shuts the client down: it refuses new claims, gives holders `grace` to finish, then releases
+    /// what is still held, and only then stops renewing. It also waits for the releases of guards
+    /// that were dropped before: for what is left of `grace`, and at least for as long as one
+    /// response may take.
     ///
     /// # Errors
     ///
@@ -139,23 +145,23 @@ impl Client {
     ///
     /// **Not undone.** The client stays closed; what is still held goes on until it is released.
     pub fn shutdown(&self, grace: Duration) -> impl Future<Output = Result<()>> + Send + use<> {
-        let user = self.user.clone();
+        let client_ref = self.client_ref.clone();
         async move {
-            let shared = user.shared.clone();
-            shared.close();
-            let ending = shared.clone();
-            let result = shared.home.run(async move { end(&ending, grace).await }).await?;
-            shared.keeper.stop();
+            let inner = client_ref.inner.clone();
+            inner.close();
+            let ending = inner.clone();
+            let result = inner.executor.run(async move { end(&ending, grace).await }).await?;
+            inner.renewer.stop();
             result
         }
     }
 
-    pub(crate) fn user(&self) -> &Arc<User> {
-        &self.user
+    pub(crate) fn client_ref(&self) -> &Arc<ClientRef> {
+        &self.client_ref
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.user.shared
+    pub(crate) fn inner(&self) -> &Arc<ClientInner> {
+        &self.client_ref.inner
     }
 
     pub(crate) fn defaults(&self) -> &Defaults {
@@ -175,30 +181,31 @@ impl Client {
     }
 }
 
-/// Lets holders finish, then releases what they left.
-async fn end(shared: &Arc<Shared>, grace: Duration) -> Result<()> {
-    let until = shared.clock.now() + grace;
+/// Waits for holders to finish, then releases what they still hold.
+async fn end(inner: &Arc<ClientInner>, grace: Duration) -> Result<()> {
+    let until = inner.clock.now() + grace;
     tokio::select! {
-        () = shared.keeper.until_empty() => {}
-        () = shared.clock.sleep(grace) => {}
+        () = inner.renewer.until_empty() => {}
+        () = inner.clock.sleep(grace) => {}
     }
-    let releases: Vec<_> = shared
-        .keeper
-        .all()
+    let releases: Vec<_> = inner
+        .renewer
+        .leases()
         .into_iter()
-        .filter_map(|held| {
-            let pending = shared.janitor.begin(held.key.clone());
-            held.finish(LostReason::Shutdown).ok()?;
-            shared.keeper.forget(&held);
-            Some(Janitor::release(shared, held.claim.clone(), pending))
+        .filter_map(|lease| {
+            let pending = inner.releaser.begin(lease.key.clone());
+            lease.finish(LostReason::Shutdown).ok()?;
+            inner.renewer.remove(&lease);
+            Some(Releaser::release(inner, lease.claim.clone(), pending))
         })
         .collect();
-    let longest = Shared::answer_limit(shared.info.max_ttl);
-    // Every one of them is tried, whatever becomes of the others.
-    futures_util::future::join_all(releases).await;
-    let until = until.max(shared.clock.now() + longest);
+    let longest = ClientInner::response_limit(inner.info.max_ttl);
+    // Each of them is tried, also when others fail.
+    let mut tried = futures_util::stream::iter(releases).buffer_unordered(releaser::AT_ONCE);
+    while tried.next().await.is_some() {}
+    let until = until.max(inner.clock.now() + longest);
     tokio::select! {
-        flushed = shared.janitor.flush(shared) => flushed,
-        () = shared.clock.sleep_until(until) => shared.janitor.unconfirmed(shared.info.name),
+        flushed = inner.releaser.flush(inner) => flushed,
+        () = inner.clock.sleep_until(until) => inner.releaser.unconfirmed(inner.info.name),
     }
 }

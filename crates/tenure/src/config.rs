@@ -1,4 +1,4 @@
-//! Where the lock server is and how to use it: one URL, and what else code may want to say.
+//! Where the lock server is and how to use it: one URL, and what code can set besides.
 
 use std::fmt;
 use std::fs::File;
@@ -8,26 +8,36 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Backend, Note, Reach};
+use crate::backend::{Backend, HolderInfo, Reach};
 use crate::backends;
 use crate::client::{Client, Defaults};
-use crate::clock::Clock;
+use crate::engine::ClientInner;
+use crate::engine::executor::Executor;
 use crate::error::{Error, ErrorKind, Result};
-use crate::home::Home;
+use crate::event::{Event, Observers};
 use crate::hosted::Hosted;
-use crate::observe::{Event, Observers};
-use crate::options::Options;
-use crate::shared::Shared;
+use crate::support::backoff::Backoff;
+use crate::support::clock::Clock;
+use crate::support::url::Url;
+
+/// The lease of locks that set none: long enough to survive a short outage, short enough that a
+/// crash does not stop a service for long.
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
+/// The pauses between attempts to reach a server.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The largest password file, in bytes.
+const MAX_PASSWORD_FILE: u64 = 64 * 1024;
 
 /// Where the lock server is and how to use it. Made from a URL; `Debug` shows its scheme and hosts.
 ///
 /// | option in the URL | method | meaning |
 /// |---|---|---|
-/// | `?prefix=app/` | [`prefix`](Config::prefix) | before every key, hidden again in answers; end it with a separator |
-/// | `?owner=web-3` | [`owner`](Config::owner) | what others see as the holder |
+/// | `?prefix=app/` | [`prefix`](Config::prefix) | before every key, removed again from keys that are returned; end it with a separator |
+/// | `?owner=web-3` | [`owner`](Config::owner) | what other clients and operators see as the holder |
 /// | `?ttl=10s` | [`ttl`](Config::ttl) | default lease of this client's locks |
 /// | `?renew=3s` | [`renew_every`](Config::renew_every) | how often a lease is renewed |
-/// | `?outage=1m` | [`outage`](Config::outage) | how long `connect` and `acquire` bear a dead server |
+/// | `?outage=1m` | [`outage`](Config::outage) | how long `connect` and `acquire` retry a server that does not respond |
 /// | `?password_file=/run/secrets/lock` | [`password`](Config::password) | keeps the secret out of the URL |
 ///
 /// A URL is trusted input: it names the server that everything is sent to, and a file that is read
@@ -47,7 +57,7 @@ use crate::shared::Shared;
 /// ```
 #[derive(Clone, Default)]
 pub struct Config {
-    url: Option<Options>,
+    url: Option<Url>,
     prefix: String,
     owner: Option<String>,
     ttl: Option<Duration>,
@@ -61,7 +71,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// `Invalid` if it is not a URL of ours.
+    /// `Invalid` if it is not a URL of tenure.
     pub fn from_env() -> Result<Option<Config>> {
         match std::env::var("TENURE_URL") {
             Ok(url) if !url.is_empty() => url.parse().map(Some),
@@ -72,14 +82,14 @@ impl Config {
         }
     }
 
-    /// Put this before every key; answers hide it again. End it with a separator: `app` and the key
-    /// `s/x` are the same lock as `apps/` and the key `x`.
+    /// Puts this before every key, and removes it from keys that are returned. End it with a
+    /// separator: `app` and the key `s/x` are the same lock as `apps/` and the key `x`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Config {
         self.prefix = prefix.into();
         self
     }
 
-    /// What others see as the holder: the program's name unless set.
+    /// What other clients and operators see as the holder: the program's name unless set.
     pub fn owner(mut self, name: impl Into<String>) -> Config {
         self.owner = Some(name.into());
         self
@@ -91,17 +101,18 @@ impl Config {
         self
     }
 
-    /// How often leases are renewed: every third of the ttl unless set. More often finds out sooner
-    /// that a lock is lost, and leaves more tries if a renewal fails; it has to be less than a ttl.
+    /// How often leases are renewed: every third of the ttl unless set. More frequent renewals find
+    /// out sooner that a lock is lost, and leave more tries if one fails. It has to be less than a
+    /// ttl.
     pub fn renew_every(mut self, interval: Duration) -> Config {
         self.renew_every = Some(interval);
         self
     }
 
-    /// How long a server that cannot be reached or does not answer is borne: it is asked again and
-    /// again meanwhile, and [`Event::Unavailable`] tells so.
+    /// How long to retry a server that cannot be reached or does not respond. Each failure is an
+    /// [`Event::Unavailable`].
     ///
-    /// `acquire` bears it for one ttl unless this is set, and `acquire_within` for as long as it
+    /// `acquire` retries for one ttl unless this is set, and `acquire_within` for as long as it
     /// waits. [`connect`](Config::connect) fails at the first refusal unless this is set: then a
     /// service may start before its server does.
     pub fn outage(mut self, limit: Duration) -> Config {
@@ -117,15 +128,15 @@ impl Config {
         self
     }
 
-    /// Tells this function what happens. It is called on the client's own thread and must not
-    /// block.
+    /// Calls this function with every [`Event`]. It is called on the client's own thread and must
+    /// not block.
     pub fn observe(mut self, f: impl Fn(&Event) + Send + Sync + 'static) -> Config {
         self.observers.add(f);
         self
     }
 
-    /// Connects: proves address and credentials once. A server that is down is an error at once,
-    /// unless [`outage`](Config::outage) says for how long to bear that.
+    /// Connects: checks address and credentials once. A server that is down is an error at once,
+    /// unless [`outage`](Config::outage) says for how long to retry.
     ///
     /// # Errors
     ///
@@ -136,10 +147,11 @@ impl Config {
     ///
     /// **Cancel safe.** Dropping the future closes what was opened.
     pub async fn connect(self) -> Result<Client> {
-        let options = self.checked()?;
-        let home = if is_local(&options) { Home::caller() } else { Home::thread()? };
-        let backend = open_at(&home, self.open_patiently(options)).await?;
-        Ok(self.build(backend, home))
+        let url = self.checked_url()?;
+        let executor =
+            if backends::is_in_process(&url) { Executor::caller() } else { Executor::thread()? };
+        let backend = open_at(&executor, self.open_with_retries(url)).await?;
+        Ok(self.build(backend, executor))
     }
 
     /// Connects, with layers around the backend. They run on the client's own thread, as the
@@ -171,15 +183,17 @@ impl Config {
         self,
         layers: impl FnOnce(Arc<dyn Backend>) -> B,
     ) -> Result<Client> {
-        let options = self.checked()?;
-        let home = if is_local(&options) { Home::caller() } else { Home::thread()? };
-        let backend = layers(open_at(&home, self.open_patiently(options)).await?);
-        Ok(self.build(Arc::new(backend), home))
+        let url = self.checked_url()?;
+        let executor =
+            if backends::is_in_process(&url) { Executor::caller() } else { Executor::thread()? };
+        let backend = layers(open_at(&executor, self.open_with_retries(url)).await?);
+        Ok(self.build(Arc::new(backend), executor))
     }
 
-    /// The bare backend, to be called by itself, or to be given to [`over`](Config::over). It has a
-    /// thread of its own, on which every call runs; a client over it has another. To put layers
-    /// around the backend of a client, [`connect_with`](Config::connect_with) needs only one.
+    /// The bare backend, to be called by itself, or to be given to
+    /// [`with_backend`](Config::with_backend). It has a thread of its own, on which every call
+    /// runs; a client over it has another. To put layers around the backend of a client,
+    /// [`connect_with`](Config::connect_with) needs only one.
     ///
     /// # Errors
     ///
@@ -189,29 +203,29 @@ impl Config {
     ///
     /// **Cancel safe.** Dropping the future closes what was opened.
     pub fn open(&self) -> impl Future<Output = Result<Arc<dyn Backend>>> + Send + use<> {
-        let options = self.options();
+        let url = self.url();
         async move {
-            let options = options?;
-            if is_local(&options) {
-                return backends::open(options).await;
+            let url = url?;
+            if backends::is_in_process(&url) {
+                return backends::open(url).await;
             }
-            let hosted = Hosted::open(backends::open(options)).await?;
+            let hosted = Hosted::open(backends::open(url)).await?;
             Ok(Arc::new(hosted) as Arc<dyn Backend>)
         }
     }
 
-    /// A client with these settings over that backend. A prefix that cannot begin a key is reported
-    /// by the first lock.
+    /// A client with this configuration over that backend. A prefix that cannot begin a key is
+    /// reported by the first lock.
     ///
     /// # Panics
     ///
     /// If the system cannot start the client's thread.
-    pub fn over(self, backend: impl Backend) -> Client {
-        let home = match backend.info().reach {
-            Reach::Process => Home::caller(),
-            Reach::Machine | Reach::Network => Home::thread().expect("a thread can be started"),
+    pub fn with_backend(self, backend: impl Backend) -> Client {
+        let executor = match backend.info().reach {
+            Reach::Process => Executor::caller(),
+            Reach::Machine | Reach::Network => Executor::thread().expect("a thread can be started"),
         };
-        self.build(Arc::new(backend), home)
+        self.build(Arc::new(backend), executor)
     }
 
     /// Connects without async. See [`blocking`](crate::blocking).
@@ -221,22 +235,25 @@ impl Config {
     /// As for [`connect`](Config::connect).
     pub fn connect_blocking(self) -> Result<crate::blocking::Client> {
         // Always on a thread of its own: there may be no runtime at all.
-        let (options, home) = (self.checked()?, Home::thread()?);
-        let backend = crate::blocking::wait(open_at(&home, self.open_patiently(options)))?;
-        Ok(crate::blocking::Client::new(self.build(backend, home)))
+        let url = self.checked_url()?;
+        let executor = Executor::thread()?;
+        let backend = crate::blocking::wait(open_at(&executor, self.open_with_retries(url)))?;
+        Ok(crate::blocking::Client::new(self.build(backend, executor)))
     }
 
-    /// Opens the backend, again and again if the server cannot be reached, until `outage` is over.
-    fn open_patiently(
+    /// Opens the backend, and retries for `outage` if the server cannot be reached.
+    fn open_with_retries(
         &self,
-        options: Options,
+        url: Url,
     ) -> impl Future<Output = Result<Arc<dyn Backend>>> + Send + use<> {
-        let (outage, observers) = (self.outage.unwrap_or_default(), self.observers.clone());
+        let outage = self.outage.unwrap_or_default();
+        let observers = self.observers.clone();
         async move {
-            let (clock, mut pause) = (Clock::Boot, FIRST_PAUSE);
+            let clock = Clock::Boot;
+            let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
             let end = clock.now() + outage;
             loop {
-                let opened = backends::open(options.clone()).await;
+                let opened = backends::open(url.clone()).await;
                 let left = end.since(clock.now());
                 match &opened {
                     Err(error) if error.kind() == ErrorKind::Unavailable && !left.is_zero() => {
@@ -245,55 +262,54 @@ impl Config {
                     }
                     Ok(_) | Err(_) => return opened,
                 }
-                clock.sleep(pause.min(left)).await;
-                pause = (pause * 2).min(MOST_PAUSE);
+                clock.sleep(backoff.next().min(left)).await;
             }
         }
     }
 
-    fn options(&self) -> Result<Options> {
+    fn url(&self) -> Result<Url> {
         self.url.clone().ok_or_else(|| {
             let message = "no URL is given; try `sqlite:` for a store on this machine";
             Error::new(ErrorKind::Invalid, message)
         })
     }
 
-    /// The URL, if the rest is fit to be used with it.
-    fn checked(&self) -> Result<Options> {
+    /// The URL, if the rest of the configuration is valid too.
+    fn checked_url(&self) -> Result<Url> {
         if !self.prefix.is_empty() {
             crate::Key::new(&self.prefix)?;
         }
-        self.options()
+        self.url()
     }
 
-    fn build(self, backend: Arc<dyn Backend>, home: Home) -> Client {
+    fn build(self, backend: Arc<dyn Backend>, executor: Executor) -> Client {
         let name = self.owner.unwrap_or_else(program);
         let defaults = Defaults {
             ttl: self.ttl.unwrap_or(DEFAULT_TTL),
             renew_every: self.renew_every,
             outage: self.outage,
-            note: Note::new(name, host(), std::process::id(), ""),
+            holder_info: HolderInfo::new(name, host(), std::process::id(), ""),
         };
-        let shared = Shared::new(backend, home, self.observers);
-        Client::build(shared, defaults, &self.prefix)
+        let inner = ClientInner::new(backend, executor, self.observers);
+        Client::build(inner, defaults, &self.prefix)
     }
 }
 
 impl FromStr for Config {
     type Err = Error;
     fn from_str(url: &str) -> Result<Config> {
-        let mut options = Options::parse(url)?;
-        if let Some(file) = options.take("password_file") {
-            options.set_password(read_secret(Path::new(&file))?);
+        let mut url = Url::parse(url)?;
+        if let Some(file) = url.take("password_file") {
+            url.set_password(read_secret(Path::new(&file))?);
         }
         Ok(Config {
-            prefix: options.take("prefix").unwrap_or_default(),
-            owner: options.take("owner"),
-            ttl: options.take_duration("ttl")?,
-            renew_every: options.take_duration("renew")?,
-            outage: options.take_duration("outage")?,
+            prefix: url.take("prefix").unwrap_or_default(),
+            owner: url.take("owner"),
+            ttl: url.take_duration("ttl")?,
+            renew_every: url.take_duration("renew")?,
+            outage: url.take_duration("outage")?,
             observers: Observers::default(),
-            url: Some(options),
+            url: Some(url),
         })
     }
 }
@@ -316,19 +332,16 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Opens the backend where its tasks are to run.
+/// Opens the backend on the executor, where its tasks will run.
 async fn open_at(
-    home: &Home,
+    executor: &Executor,
     opening: impl Future<Output = Result<Arc<dyn Backend>>> + Send + 'static,
 ) -> Result<Arc<dyn Backend>> {
-    if home.is_caller() { opening.await } else { home.run(opening).await? }
+    if executor.is_caller() { opening.await } else { executor.run(opening).await? }
 }
 
-fn is_local(options: &Options) -> bool {
-    options.scheme() == "memory"
-}
-
-/// Of a regular file that is not large: `/dev/zero` has no end, and a pipe may have no beginning.
+/// Reads a password file. Only regular files of a limited size: reading `/dev/zero` does not end,
+/// and reading a pipe may block.
 fn read_secret(path: &Path) -> Result<String> {
     let failed = |why: &dyn fmt::Display| {
         let message = format!("cannot read the password file `{}`: {why}", path.display());
@@ -337,16 +350,14 @@ fn read_secret(path: &Path) -> Result<String> {
     if !std::fs::metadata(path).map_err(|error| failed(&error))?.is_file() {
         return Err(failed(&"it is not a regular file"));
     }
-    let (file, mut text) = (File::open(path).map_err(|error| failed(&error))?, String::new());
-    file.take(MOST + 1).read_to_string(&mut text).map_err(|error| failed(&error))?;
-    if text.len() as u64 > MOST {
+    let file = File::open(path).map_err(|error| failed(&error))?;
+    let mut text = String::new();
+    file.take(MAX_PASSWORD_FILE + 1).read_to_string(&mut text).map_err(|error| failed(&error))?;
+    if text.len() as u64 > MAX_PASSWORD_FILE {
         return Err(failed(&"it is larger than 64 KB"));
     }
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
-
-/// The largest file of a password, in bytes.
-const MOST: u64 = 64 * 1024;
 
 fn program() -> String {
     let path = std::env::args_os().next().unwrap_or_default();
@@ -357,10 +368,3 @@ fn program() -> String {
 fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
-
-/// The pauses between attempts to reach a server.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const MOST_PAUSE: Duration = Duration::from_secs(1);
-
-/// Long enough to bear a short outage, short enough that a crash does not stop a service for long.
-const DEFAULT_TTL: Duration = Duration::from_secs(30);

@@ -3,13 +3,14 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::claim::{Busy, Lost, LostReason};
+use crate::backend::{Busy, Lost, LostReason};
 
 /// A result whose error is [`Error`] unless said otherwise.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong. [`kind`](Error::kind) says what to do; the text is for people.
+/// What went wrong. [`kind`](Error::kind) says what to do; the text is for operators.
 ///
 /// One word wide and cheap to clone. The types behind [`source`](StdError::source) are not part of
 /// the API.
@@ -55,21 +56,22 @@ enum Detail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Somebody else has the lock: try later. Comes only from [`Attempt::granted`](crate::Attempt).
+    /// Another client holds the lock: try later. Comes only from
+    /// [`Attempt::granted`](crate::Attempt).
     Busy,
     /// This client was shut down: stop using it.
     Closed,
-    /// The server knows us and says no: change credentials or rights.
+    /// Authentication or authorization failed: change credentials or rights.
     Denied,
     /// A fault of tenure or of a backend: report it.
     Internal,
-    /// A key, URL or setting is wrong, or the store is not one of ours: change it.
+    /// A key, URL or setting is wrong, or the store is not one of tenure: change it.
     Invalid,
-    /// The lock was ours and no longer is: stop the work.
+    /// The lock was held and no longer is: stop the work.
     Lost,
-    /// No answer, so nothing is known: try again, or look at the server.
+    /// No response, so that the outcome is unknown: try again, or check the server.
     Unavailable,
-    /// This server or this build cannot do that: ask for less, or choose another.
+    /// This server or this build cannot do that: request less, or choose another.
     Unsupported,
 }
 
@@ -94,7 +96,31 @@ impl Error {
         Error::build(ErrorKind::Lost, message, None, Detail::Gone(reason))
     }
 
-    /// The same error with its cause.
+    /// A key, URL or option is wrong.
+    pub(crate) fn invalid(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Invalid, message)
+    }
+
+    /// A renewal found that the claim is not held, and the server does not know why.
+    #[allow(dead_code, reason = "a build without servers renews nothing")]
+    pub(crate) fn not_held() -> Error {
+        Error::new(ErrorKind::Lost, "the lock is not held")
+    }
+
+    /// A request got no response in time: it may have been carried out.
+    pub(crate) fn timed_out(server: impl fmt::Display, limit: Duration) -> Error {
+        let message = format!("no response from {server} within {} ms", limit.as_millis());
+        Error::new(ErrorKind::Unavailable, message)
+    }
+
+    /// The server responded with something that this version does not understand.
+    #[allow(dead_code, reason = "`memory` has no responses")]
+    pub(crate) fn unexpected_response(server: &str, what: impl fmt::Display) -> Error {
+        let message = format!("unexpected response from {server}: {what}");
+        Error::new(ErrorKind::Internal, message)
+    }
+
+    /// This error with its cause.
     pub fn with_source(self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
         let detail = match &self.0.detail {
             Detail::None => Detail::None,
@@ -110,7 +136,7 @@ impl Error {
         self.0.kind
     }
 
-    /// Who is in the way, if the kind is [`ErrorKind::Busy`].
+    /// Who holds the lock, if the kind is [`ErrorKind::Busy`].
     pub fn busy(&self) -> Option<&Busy> {
         match &self.0.detail {
             Detail::Busy(busy) => Some(busy),

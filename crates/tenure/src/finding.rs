@@ -1,47 +1,51 @@
-//! What an examination of a server found: for people, before it bites.
+//! Findings of `doctor`: what the checks of a server show.
 
 use std::fmt;
 
-/// One thing that was looked at: how it is, what follows from that, and what to do about it.
+/// The result of one check: the state of its subject, what follows from that, and what to do.
 ///
 /// # Examples
 ///
 /// ```
-/// use tenure::{Finding, Grade};
+/// use tenure::{Finding, Severity};
 ///
-/// let finding = Finding::new(Grade::Warning, "persistence", "none: a restart forgets every lock")
+/// let finding = Finding::new(Severity::Warning, "persistence", "a restart forgets every lock")
 ///     .advise("turn the append-only file on");
 /// assert_eq!(
 ///     finding.to_string(),
-///     "warning: persistence: none: a restart forgets every lock; turn the append-only file on"
+///     "warning: persistence: a restart forgets every lock; turn the append-only file on"
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// How bad it is.
-    pub grade: Grade,
-    /// What was looked at, in a word or two.
+    /// How serious it is.
+    pub severity: Severity,
+    /// What was checked, in a word or two.
     pub subject: String,
-    /// How it is, and what follows from that.
+    /// Its state, and what follows from that.
     pub detail: String,
-    /// What to do about it; empty if nothing is to be done.
+    /// What to do about it; empty if nothing has to be done.
     pub advice: String,
 }
 
 impl Finding {
-    /// Something that was looked at.
-    pub fn new(grade: Grade, subject: impl Into<String>, detail: impl Into<String>) -> Finding {
+    /// The result of a check, without advice.
+    pub fn new(
+        severity: Severity,
+        subject: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Finding {
         let (subject, detail) = (subject.into(), detail.into());
-        Finding { grade, subject, detail, advice: String::new() }
+        Finding { severity, subject, detail, advice: String::new() }
     }
 
-    /// All is well with it.
+    /// The result of a check that found no problem.
     pub fn good(subject: impl Into<String>, detail: impl Into<String>) -> Finding {
-        Finding::new(Grade::Good, subject, detail)
+        Finding::new(Severity::Good, subject, detail)
     }
 
-    /// The same finding with what to do about it.
+    /// This finding, with what to do about it.
     pub fn advise(mut self, advice: impl Into<String>) -> Finding {
         self.advice = advice.into();
         self
@@ -50,7 +54,7 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}: {}", self.grade, self.subject, self.detail)?;
+        write!(f, "{}: {}: {}", self.severity, self.subject, self.detail)?;
         if !self.advice.is_empty() {
             write!(f, "; {}", self.advice)?;
         }
@@ -58,35 +62,35 @@ impl fmt::Display for Finding {
     }
 }
 
-/// How bad a [`Finding`] is, from best to worst.
+/// How serious a [`Finding`] is, from best to worst.
 ///
 /// # Examples
 ///
 /// ```
-/// use tenure::Grade;
+/// use tenure::Severity;
 ///
-/// assert!(Grade::Fault > Grade::Warning);
+/// assert!(Severity::Fault > Severity::Warning);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Grade {
+pub enum Severity {
     /// As it should be.
     Good,
     /// Worth knowing.
     Notice,
-    /// A promise holds only as long as nothing else goes wrong.
+    /// A guarantee holds only as long as nothing else goes wrong.
     Warning,
-    /// A promise does not hold, or locks cannot be had at all.
+    /// A guarantee does not hold, or no lock can be acquired at all.
     Fault,
 }
 
-impl fmt::Display for Grade {
+impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Grade::Good => "good",
-            Grade::Notice => "notice",
-            Grade::Warning => "warning",
-            Grade::Fault => "fault",
+            Severity::Good => "good",
+            Severity::Notice => "notice",
+            Severity::Warning => "warning",
+            Severity::Fault => "fault",
         })
     }
 }

@@ -1,18 +1,17 @@
-//! The lock as a value: who has the guard has the lock.
+//! The guard: a held lock as a value.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::claim::{Lost, LostReason};
-use crate::error::{Error, ErrorKind, Result};
-use crate::janitor::{Janitor, Pending};
+use crate::backend::Lost;
+use crate::engine::ClientRef;
+use crate::engine::guard_inner::GuardInner;
+use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::lease::Lease;
-use crate::observe::Event;
-use crate::shared::{Shared, User};
 use crate::token::FencingToken;
 
-/// A held lock. It belongs to whoever has this value, moves between tasks and threads, and is
+/// A held lock. It belongs to the owner of this value, moves between tasks and threads, and is
 /// renewed in the background until it is released or dropped.
 ///
 /// Dropping it releases the lock as well: the release is sent in the background and not awaited.
@@ -32,30 +31,30 @@ use crate::token::FencingToken;
 #[derive(Debug)]
 #[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct Guard {
-    // Before `user`: the release has to be under way when the last handle of the client goes.
-    grip: Arc<Grip>,
-    user: Arc<User>,
+    // Before `client_ref`: the release has to be under way when the last handle is dropped.
+    hold: Arc<GuardInner>,
+    client_ref: Arc<ClientRef>,
 }
 
 impl Guard {
-    pub(crate) fn new(grip: Arc<Grip>, user: Arc<User>) -> Guard {
-        Guard { grip, user }
+    pub(crate) fn new(hold: Arc<GuardInner>, client_ref: Arc<ClientRef>) -> Guard {
+        Guard { hold, client_ref }
     }
 
-    pub(crate) fn grip(&self) -> &Arc<Grip> {
-        &self.grip
+    pub(crate) fn hold(&self) -> &Arc<GuardInner> {
+        &self.hold
     }
 
-    pub(crate) fn user(&self) -> &Arc<User> {
-        &self.user
+    pub(crate) fn client_ref(&self) -> &Arc<ClientRef> {
+        &self.client_ref
     }
 
-    /// A view of this lock for others who work under it.
+    /// A view of this lock, for other tasks that work under it.
     pub fn lease(&self) -> &Lease {
-        &self.grip.lease
+        &self.hold.lease
     }
 
-    /// What is held.
+    /// Key of the lock.
     pub fn key(&self) -> &Key {
         self.lease().key()
     }
@@ -65,17 +64,17 @@ impl Guard {
         self.lease().token()
     }
 
-    /// The time left, by our own clock and without asking anybody: usable as a timeout for the next
-    /// call to the resource.
+    /// The time left, by the client's own clock and without a request: usable as a timeout for the
+    /// next call to the resource.
     ///
     /// # Errors
     ///
-    /// [`Lost`] if the lock is no longer ours.
+    /// [`Lost`] if the lock is no longer held.
     pub fn check(&self) -> Result<Duration, Lost> {
         self.lease().check()
     }
 
-    /// Returns when the lock is no longer ours, and says why.
+    /// Returns when the lock is no longer held, and says why.
     ///
     /// # Cancel safety
     ///
@@ -84,8 +83,8 @@ impl Guard {
         self.lease().lost()
     }
 
-    /// Does the work for as long as the lock is held: dropped at its next await when the lock is
-    /// lost. See [`Lease::while_held`].
+    /// Runs the work for as long as the lock is held; the work is dropped at its next await when
+    /// the lock is lost. See [`Lease::while_held`].
     ///
     /// # Errors
     ///
@@ -101,14 +100,14 @@ impl Guard {
         self.lease().while_held(work)
     }
 
-    /// Gives the lock back and waits until the server has confirmed it.
+    /// Releases the lock and waits until the server has confirmed it.
     ///
     /// Of the guards of one [`Reentrant`](crate::Reentrant) handle only the last one frees the
     /// lock.
     ///
     /// # Errors
     ///
-    /// `Lost` if it was gone before: then the work may have overlapped with another holder's.
+    /// `Lost` if it was lost before: then the work may have overlapped with another holder's.
     /// `Unavailable` if the server did not confirm: the release goes on in the background, and the
     /// lease ends in any case. `Closed` in a child of `fork`: the lock is the parent's.
     ///
@@ -117,80 +116,20 @@ impl Guard {
     /// **Not undone.** Dropping the future leaves the effect to the background: the release still
     /// happens.
     pub async fn release(self) -> Result<()> {
-        if let Err(error) = self.user.shared.home.check() {
-            // In a child of `fork` the lock is the parent's. Not even dropped: that would tell
-            // observers of a release.
+        if let Err(error) = self.client_ref.inner.executor.check() {
+            // In a child of `fork` the lock is the parent's. The guard is not dropped either: that
+            // would tell observers of a release.
             std::mem::forget(self);
             return Err(error);
         }
-        let Guard { grip, user } = self;
-        let lease = grip.lease.clone();
-        let result = match Arc::into_inner(grip) {
-            Some(grip) => grip.release().await,
+        let Guard { hold, client_ref } = self;
+        let lease = hold.lease.clone();
+        let result = match Arc::into_inner(hold) {
+            Some(hold) => hold.release().await,
             // An outer guard goes on holding, if there is still something to hold.
             None => lease.check().map(drop).map_err(Error::from),
         };
-        drop(user);
+        drop(client_ref);
         result
-    }
-}
-
-/// The hold itself, which ends when it is dropped. Re-entrant guards share one.
-#[derive(Debug)]
-pub(crate) struct Grip {
-    lease: Lease,
-    shared: Arc<Shared>,
-}
-
-impl Grip {
-    pub(crate) fn new(lease: Lease, shared: Arc<Shared>) -> Grip {
-        Grip { lease, shared }
-    }
-
-    async fn release(self) -> Result<()> {
-        let (held, shared) = (self.lease.held().clone(), self.shared.clone());
-        // Look at the clock first: a lease that has ended is lost whatever the server still thinks.
-        let ended = held.over_by(shared.clock.now());
-        let pending = shared.janitor.begin(held.key.clone());
-        if let Err(reason) = ended.map_or_else(|| held.finish(LostReason::Released), Err) {
-            return Err(held.lost_by(reason).into());
-        }
-        self.forget();
-        let answer = Janitor::release(&shared, held.claim.clone(), pending).await;
-        match answer {
-            Ok(Ok(true)) => Ok(()),
-            Ok(Ok(false)) => Err(held.lost_by(held.likely_reason()).into()),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(Error::new(ErrorKind::Closed, "the client was shut down meanwhile")),
-        }
-    }
-
-    /// Releases without an answer, under somebody's pending.
-    pub(crate) fn give_back(self, pending: Pending) {
-        let held = self.lease.held();
-        if held.finish(LostReason::Released).is_ok() {
-            self.forget();
-            Janitor::withdraw(&self.shared, held.claim.clone(), pending);
-        }
-    }
-
-    fn forget(&self) {
-        let (held, shared) = (self.lease.held(), &self.shared);
-        shared.keeper.forget(held);
-        let (key, token) = (held.key.clone(), held.token);
-        let spent = shared.clock.now().since(held.since);
-        shared.observers.tell(|| Event::Released { key, token, held: spent });
-    }
-}
-
-impl Drop for Grip {
-    fn drop(&mut self) {
-        let held = self.lease.held();
-        if held.finish(LostReason::Released).is_ok() {
-            self.forget();
-            // Nobody waits for the answer; the janitor sees it through.
-            let pending = self.shared.janitor.begin(held.key.clone());
-            Janitor::withdraw(&self.shared, held.claim.clone(), pending);
-        }
     }
 }

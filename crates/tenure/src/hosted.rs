@@ -3,8 +3,8 @@
 //! Backends spawn tasks: keep-alives, watches, the readers of connections. Those live on the
 //! runtime that the backend is opened and called on. If that were the caller's, a runtime that is
 //! blocked or has ended would lose every lock, which is what the thread of a client is there to
-//! prevent. So a backend that a caller opens by itself, to put layers around it or to ask it for
-//! conditions, brings its own thread, and every call runs there.
+//! prevent. So a backend that a caller opens by itself, to put layers around it or to get its
+//! conditions, has a thread of its own, and every call runs there.
 
 use std::fmt;
 use std::ops::Deref;
@@ -13,16 +13,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::backend::{Backend, Claim, Grant, Info, Scope};
-use crate::claim::{Attempt, Holding};
+use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Scope};
+use crate::engine::executor::Executor;
 use crate::error::Result;
 use crate::finding::Finding;
-use crate::home::Home;
 use crate::key::Key;
 use crate::token::FencingToken;
 
-/// A backend with a thread of its own: whatever becomes of the caller's runtime, what keeps its
-/// locks alive goes on. Clones share backend and thread, which ends with the last of them.
+/// A backend with a thread of its own, so that its keep-alives go on when the caller's runtime is
+/// blocked or has ended. Clones share backend and thread, which ends with the last of them.
 ///
 /// # Examples
 ///
@@ -37,9 +36,9 @@ use crate::token::FencingToken;
 /// # #[cfg(not(feature = "etcd"))] fn main() {}
 /// ```
 pub struct Hosted<B: ?Sized> {
-    // Before `home`: it is closed where its tasks still run.
+    // Before `executor`: the backend is closed while its tasks can still run.
     backend: Arc<B>,
-    home: Arc<Home>,
+    executor: Arc<Executor>,
 }
 
 impl<B: ?Sized + Send + Sync + 'static> Hosted<B> {
@@ -47,12 +46,12 @@ impl<B: ?Sized + Send + Sync + 'static> Hosted<B> {
     pub(crate) async fn open(
         opening: impl Future<Output = Result<Arc<B>>> + Send + 'static,
     ) -> Result<Hosted<B>> {
-        let home = Arc::new(Home::thread()?);
-        let backend = home.run_while_wanted(opening).await??;
-        Ok(Hosted { backend, home })
+        let executor = Arc::new(Executor::thread()?);
+        let backend = executor.run_while_wanted(opening).await??;
+        Ok(Hosted { backend, executor })
     }
 
-    /// Does something with the backend on its own thread. Dropping the future drops the work.
+    /// Calls the backend on its own thread. Dropping the future drops the call.
     pub(crate) async fn call<T, F>(
         &self,
         work: impl FnOnce(Arc<B>) -> F + Send + 'static,
@@ -62,11 +61,11 @@ impl<B: ?Sized + Send + Sync + 'static> Hosted<B> {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let backend = self.backend.clone();
-        self.home.run_while_wanted(async move { work(backend).await }).await?
+        self.executor.run_while_wanted(async move { work(backend).await }).await?
     }
 }
 
-/// What can be asked without waiting. Its `async` methods would run on the caller's runtime.
+/// For methods that are not `async`. An `async` one would run on the caller's runtime.
 impl<B: ?Sized> Deref for Hosted<B> {
     type Target = B;
     fn deref(&self) -> &B {
@@ -76,7 +75,7 @@ impl<B: ?Sized> Deref for Hosted<B> {
 
 impl<B: ?Sized> Clone for Hosted<B> {
     fn clone(&self) -> Hosted<B> {
-        Hosted { backend: self.backend.clone(), home: self.home.clone() }
+        Hosted { backend: self.backend.clone(), executor: self.executor.clone() }
     }
 }
 
@@ -120,7 +119,7 @@ impl<B: Backend + ?Sized> Backend for Hosted<B> {
             backend.until_lost(&claim).await;
             Ok(())
         });
-        // Without its thread there is no hint either; the lease tells.
+        // Fails only without the thread: then the end of the lease shows the loss.
         let _hint = hint.await;
     }
 
@@ -143,7 +142,7 @@ impl<B: Backend + ?Sized> Backend for Hosted<B> {
         self.call(move |backend| async move { backend.evict(&key, token).await }).await
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.call(|backend| async move { backend.examine().await }).await
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        self.call(|backend| async move { backend.doctor().await }).await
     }
 }

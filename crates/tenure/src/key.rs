@@ -1,5 +1,5 @@
-//! The name of a lock. `Key::new` is the only door: what is a `Key` is safe to print, to put into a
-//! path, a statement or a script, and fits every server.
+//! The name of a lock. Every key is checked by `Key::new`: a `Key` is safe to print and to put into
+//! a path, a statement or a script, and it fits every server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// Slashes have no meaning to tenure; `orders/42` is a name like any other. When part of a key
 /// comes from a user's input, put the fixed part first, **and end it with a separator**
-/// (`orders/{id}`): whatever the input holds, it cannot leave that prefix, nor the namespace of the
-/// server. Without the separator, `order` and `s/42` are the key `orders/42`. The same holds for
-/// [`Config::prefix`](crate::Config::prefix).
+/// (`orders/{id}`): whatever the input contains, it cannot leave that prefix, nor the namespace of
+/// the server. Without the separator, `order` and `s/42` are the key `orders/42`. The same holds
+/// for [`Config::prefix`](crate::Config::prefix).
 ///
 /// Refused as control characters are also the line and paragraph separators and the marks that turn
 /// the direction of text: they do to a terminal or a log what control characters do. Refused as
@@ -23,8 +23,8 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// **Names are compared byte by byte and not normalized.** `é` as one character and as `e` with an
 /// accent, which is what some systems make of file names, are two locks; so are letters of
-/// different alphabets that look alike. Where names come from people or from files, normalize them
-/// (NFC) first.
+/// different alphabets that look alike. Where names come from users or from files, normalize
+/// them (NFC) first.
 ///
 /// # Examples
 ///
@@ -147,11 +147,10 @@ fn is_invisible(c: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// A name in a message: nothing acts, and nothing is unseen.
+/// A name in a message: with control characters and invisible ones escaped.
 fn shown(name: &str) -> String {
-    let escape = |c: char| match is_invisible(c) {
-        true => c.escape_unicode().to_string(),
-        false => c.escape_debug().to_string(),
+    let escape = |c: char| {
+        if is_invisible(c) { c.escape_unicode().to_string() } else { c.escape_debug().to_string() }
     };
     name.chars().map(escape).collect()
 }

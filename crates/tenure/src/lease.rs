@@ -1,4 +1,4 @@
-//! The holder's view of its lock, to be handed to everyone who works under it.
+//! The holder's view of its lock, for every task that works under it.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::claim::Lost;
+use crate::backend::Lost;
+use crate::engine::lease_state::LeaseState;
 use crate::error::Result;
-use crate::held::Held;
 use crate::key::Key;
 use crate::token::FencingToken;
 
-/// A view of a held lock: cheap to clone, and it keeps nothing. The lock lives as long as its
-/// [`Guard`](crate::Guard); afterwards every view says [`Lost`] with reason `Released`.
+/// A view of a held lock: cheap to clone. It does not keep the lock: that ends with its
+/// [`Guard`](crate::Guard), and afterwards every view returns [`Lost`] with reason `Released`.
 ///
 /// # Examples
 ///
@@ -28,50 +28,50 @@ use crate::token::FencingToken;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Lease {
-    held: Arc<Held>,
+    state: Arc<LeaseState>,
 }
 
 impl Lease {
-    pub(crate) fn new(held: Arc<Held>) -> Lease {
-        Lease { held }
+    pub(crate) fn new(state: Arc<LeaseState>) -> Lease {
+        Lease { state }
     }
 
-    pub(crate) fn held(&self) -> &Arc<Held> {
-        &self.held
+    pub(crate) fn state(&self) -> &Arc<LeaseState> {
+        &self.state
     }
 
-    /// What is held.
+    /// Key of the lock.
     pub fn key(&self) -> &Key {
-        &self.held.key
+        &self.state.key
     }
 
     /// The token to show to the protected resource.
     pub fn token(&self) -> FencingToken {
-        self.held.token
+        self.state.token
     }
 
-    /// The time left, by our own clock and without asking anybody: usable as a timeout for the next
-    /// call to the resource.
+    /// The time left, by the client's own clock and without a request: usable as a timeout for the
+    /// next call to the resource.
     ///
     /// # Errors
     ///
-    /// [`Lost`] if the lock is no longer ours.
+    /// [`Lost`] if the lock is no longer held.
     pub fn check(&self) -> Result<Duration, Lost> {
-        self.held.check()
+        self.state.check()
     }
 
-    /// Returns when the lock is no longer ours, and says why.
+    /// Returns when the lock is no longer held, and says why.
     ///
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future has no effect.
     pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
-        let held = self.held.clone();
-        async move { held.lost().await }
+        let state = self.state.clone();
+        async move { state.lost().await }
     }
 
-    /// Does the work for as long as the lock is held: dropped at its next await when the lock is
-    /// lost.
+    /// Runs the work for as long as the lock is held; the work is dropped at its next await when
+    /// the lock is lost.
     ///
     /// The clock is read before every poll of the work and once after it ended, so that a process
     /// that was stopped past its lease does not run on for even one step. It cannot stop code that
@@ -88,19 +88,19 @@ impl Lease {
         &self,
         work: W,
     ) -> impl Future<Output = Result<W::Output, Lost>> + use<W> {
-        let held = self.held.clone();
+        let state = self.state.clone();
         async move {
             let mut work = pin!(work);
-            let mut lost = pin!(held.lost());
+            let mut lost = pin!(state.lost());
             poll_fn(|context| {
-                if let Err(lost) = held.check() {
+                if let Err(lost) = state.check() {
                     return Poll::Ready(Err(lost));
                 }
                 if let Poll::Ready(lost) = lost.as_mut().poll(context) {
                     return Poll::Ready(Err(lost));
                 }
                 let output = std::task::ready!(work.as_mut().poll(context));
-                Poll::Ready(held.check().map(|_| output))
+                Poll::Ready(state.check().map(|_| output))
             })
             .await
         }

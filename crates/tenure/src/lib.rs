@@ -1,4 +1,4 @@
-//! A distributed lock for real services: one small API over the servers that people already run.
+//! A distributed lock for real services: one small API over the servers that teams already run.
 //! Every grant carries a fencing token, so that the protected resource can refuse a stale holder.
 //!
 //! ```
@@ -15,7 +15,7 @@
 //!         db.update_if_newer(guard.token(), "paid").await // the token fences a stale holder out
 //!     })
 //!     .await??; // first ?: lost. second ?: your own error
-//! guard.release().await?; // Err(Lost) if it was gone before
+//! guard.release().await?; // Err(Lost) if it was lost before
 //! # Ok(()) }
 //! ```
 //!
@@ -25,16 +25,16 @@
 //! |---|---|
 //! | the work done under the lock, and no guard to care for | [`Lock::run`] |
 //! | the lock, however long it takes | [`Lock::acquire`] |
-//! | the lock soon, or the name of who has it | [`Lock::acquire_within`] |
+//! | the lock soon, or the name of its holder | [`Lock::acquire_within`] |
 //! | the lock now or not at all | [`Lock::try_acquire`] |
-//! | the same lock again, further down the call chain | [`Lock::reentrant`] |
+//! | the lock again, further down the call chain | [`Lock::reentrant`] |
 //! | no async | [`blocking`] |
 //!
 //! # What if it is lost?
 //!
-//! A lock that a crashed process must not hold for ever ends by itself, and so it can end under a
-//! holder that was paused, cut off or evicted. The holder knows the end of its lease without asking
-//! anybody, because it is counted from before the request was sent, on a clock that runs during
+//! A lock ends by itself, so that a crashed process does not hold it for ever. So it can also end
+//! while its holder is paused, cut off or evicted. The holder knows the end of its lease without a
+//! request, because it is counted from before the request was sent, on a clock that runs during
 //! suspend.
 //!
 //! * [`Guard::while_held`] stops async work at its next await.
@@ -44,88 +44,82 @@
 //!
 //! # Servers
 //!
-//! | URL | order | tokens | reaches |
-//! |---|---|---|---|
-//! | `memory:` | first come first served | strict | one process |
-//! | `sqlite:` | first come first served | strict | one machine |
-//! | `redis://` | first come first served, or any | best effort | network |
-//! | `redis+sentinel://`, `redis+cluster://` | the same | best effort | network |
-//! | `redlock://` | any | best effort | network |
+//! | URL | server | feature | order | tokens | reach |
+//! |---|---|---|---|---|---|
+//! | `memory:` | none | `memory` | first come, first served | strict | one process |
+//! | `sqlite:` | none: a file | `sqlite` | first come, first served | strict | one machine |
+//! | `redis://`, `rediss://`, `redis+unix://` | Redis, Valkey | `redis` | first come, first served, or any | best effort | network |
+//! | `redis+sentinel://`, `redis+cluster://` | Redis with failover, sharded | `redis` | first come, first served, or any | best effort | network |
+//! | `redlock://` | independent Redis masters | `redlock` | any | best effort | network |
+//! | `postgres://` | PostgreSQL | `postgres` | first come, first served | strict | network |
+//! | `mysql://` | MySQL, MariaDB | `mysql` | first come, first served | strict | network |
+//! | `etcd://`, `etcds://` | etcd | `etcd` | first come, first served | strict | network |
+//! | `zk://` | ZooKeeper | `zookeeper` | first come, first served, or any | strict | network |
+//! | `consul://`, `consuls://` | Consul | `consul` | first come, first served | strict | network |
 //!
-//! [`Client::info`] says the same in code. Leases are 30 s and renewed every third of that by
-//! default; see [`Config`] for the options that every URL takes.
+//! [`Client::info`] says this in code, and the [`backends`] have a module for each. Leases are 30 s
+//! and renewed every third of that by default; see [`Config`] for the options that every URL takes.
 //!
 //! # How a program ends
 //!
-//! Dropping a guard releases its lock in the background. When the last handle of a client goes, it
-//! waits up to a second for such releases, so a guard dropped at the end of `main` is given back.
-//! [`Guard::release`] waits for the server's word, [`Client::flush`] for everything dropped so far,
-//! and [`Client::shutdown`] ends a client in good order.
+//! Dropping a guard releases its lock in the background. When the last handle of a client is
+//! dropped, it waits up to a second for such releases, so that the lock of a guard dropped at the
+//! end of `main` is released. [`Guard::release`] waits for the server's response, [`Client::flush`]
+//! for every guard dropped so far, and [`Client::shutdown`] shuts a client down.
 //!
 //! Turn on rustc's lint `let_underscore_drop`: it catches `let _ = lock.acquire().await?`, which
-//! takes the lock and gives it back at once.
+//! acquires the lock and releases it at once.
 //!
 //! # Cargo features
 //!
-//! One for each server (`memory`, the only default, `sqlite`, `redis`, `redlock`), `tls` for
-//! encrypted connections, and `serde` for [`Config`], [`Key`] and [`FencingToken`] in configuration
-//! files and messages; and one for each client that a [`fence`] works with: `fence-http`,
-//! `fence-mysql-async`, `fence-redis`, `fence-rusqlite`, `fence-tokio-postgres`. A feature only
-//! adds.
+//! A feature only adds.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `memory` (default), `sqlite`, `redis`, `redlock`, `postgres`, `mysql`, `etcd`, `zookeeper`, `consul` | that server |
+//! | `tls` | encrypted connections to Redis, PostgreSQL, etcd and Consul |
+//! | `mysql-tls` | encrypted connections to MySQL and MariaDB |
+//! | `serde` | [`Config`], [`Key`] and [`FencingToken`] in configuration files and messages |
+//! | `fence-http`, `fence-mysql-async`, `fence-redis`, `fence-rusqlite`, `fence-tokio-postgres` | a [`fence`] for that client |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
-mod acquire;
 pub mod backend;
 pub mod backends;
 pub mod blocking;
-mod claim;
 mod client;
-mod clock;
 mod config;
+mod engine;
 mod error;
+mod event;
 pub mod fence;
 mod finding;
 mod guard;
-mod held;
-mod home;
 mod hosted;
-mod janitor;
-mod keeper;
 mod key;
 pub mod layers;
 mod lease;
 mod lock;
-mod observe;
-mod options;
 mod reentrant;
 #[cfg(feature = "serde")]
 mod serde;
-mod shared;
-#[cfg(any(
-    feature = "consul",
-    feature = "etcd",
-    feature = "mysql",
-    feature = "postgres",
-    feature = "redis"
-))]
-mod tls;
+mod support;
 mod token;
 
 pub use backend::Backend;
-pub use claim::{Attempt, Busy, Holder, Holding, Lost, LostReason, Waiter};
+pub use backend::{Attempt, Busy, Holder, Holding, Lost, LostReason, Waiter};
 pub use client::Client;
 pub use config::Config;
 pub use error::{Error, ErrorKind, Result};
-pub use finding::{Finding, Grade};
+pub use event::Event;
+pub use finding::{Finding, Severity};
 pub use guard::Guard;
 pub use hosted::Hosted;
 pub use key::Key;
 pub use lease::Lease;
 pub use lock::Lock;
-pub use observe::Event;
-pub use options::duration;
 pub use reentrant::Reentrant;
+pub use support::url::duration;
 pub use token::FencingToken;
 
 /// Connects to the server of this URL. See [`Config::connect`].
@@ -153,12 +147,12 @@ pub fn connect(url: &str) -> impl Future<Output = Result<Client>> + Send + use<>
 }
 
 impl Client {
-    /// A client with default settings over that backend.
+    /// A client over that backend, with the default configuration.
     ///
     /// # Panics
     ///
     /// If the system cannot start the client's thread.
     pub fn new(backend: impl Backend) -> Client {
-        Config::default().over(backend)
+        Config::default().with_backend(backend)
     }
 }

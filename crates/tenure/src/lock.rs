@@ -1,22 +1,28 @@
-//! The handle of one lock: its settings, and the three ways to take it.
+//! The handle of one lock: its settings, and the ways to acquire it.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::{Ask, OnBusy, Patience, acquire};
-use crate::backend::Scope;
-use crate::claim::{Attempt, Busy, Claim, Holding};
+use crate::backend::{Attempt, Busy, Claim, Holding, Scope};
 use crate::client::{Client, Defaults};
+use crate::engine::acquire::{AcquireParams, OnBusy, WaitLimit, acquire};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
 use crate::key::Key;
 use crate::lease::Lease;
 use crate::reentrant::Reentrant;
+use crate::support::backoff::Backoff;
 use crate::token::FencingToken;
 
-/// One lock: handle and builder in one. Settings travel with clones; nothing is asked of the server
-/// before one of the verbs is awaited, and a wrong key or setting is reported there.
+/// How often `until_free` polls the server, in case a wake-up was lost.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The shortest pause between two of its polls, at first and at most.
+const FIRST_RECHECK: Duration = Duration::from_millis(1);
+const LONGEST_RECHECK: Duration = Duration::from_millis(100);
+
+/// One lock: handle and builder in one. Clones have the same settings. Nothing is sent to the
+/// server before one of the methods is awaited, and an invalid key or setting is reported there.
 ///
 /// # Examples
 ///
@@ -35,11 +41,11 @@ use crate::token::FencingToken;
 pub struct Lock {
     client: Client,
     key: Result<Key>,
-    settings: Settings,
+    params: LockParams,
 }
 
 #[derive(Clone)]
-struct Settings {
+struct LockParams {
     ttl: Duration,
     renew_every: Option<Duration>,
     renews: bool,
@@ -50,7 +56,7 @@ struct Settings {
 
 impl Lock {
     pub(crate) fn new(client: Client, key: Result<Key>, defaults: &Defaults) -> Lock {
-        let settings = Settings {
+        let params = LockParams {
             ttl: defaults.ttl,
             renew_every: defaults.renew_every,
             renews: true,
@@ -58,63 +64,64 @@ impl Lock {
             note: Arc::default(),
             on_busy: None,
         };
-        Lock { client, key, settings }
+        Lock { client, key, params }
     }
 
-    /// How long the server keeps the lock without hearing from us: 30 s unless set. Shorter frees
-    /// the lock of a crashed holder sooner, longer bears longer outages. Does not turn renewal off.
+    /// How long the server keeps the lock without a renewal: 30 s unless set. A shorter ttl frees
+    /// the lock of a crashed holder sooner, a longer one survives longer outages. Does not turn
+    /// renewal off.
     pub fn ttl(mut self, ttl: Duration) -> Lock {
-        self.settings.ttl = ttl;
+        self.params.ttl = ttl;
         self
     }
 
     /// How often the lease is renewed: every third of the ttl unless set.
     pub fn renew_every(mut self, interval: Duration) -> Lock {
-        self.settings.renew_every = Some(interval);
+        self.params.renew_every = Some(interval);
         self
     }
 
     /// A fixed lease: the lock ends after its ttl, whatever happens.
     pub fn without_renewal(mut self) -> Lock {
-        self.settings.renews = false;
+        self.params.renews = false;
         self
     }
 
     /// The longest that the lock may be held; then it is lost with reason `MaxHold`. Bounds work
     /// that hangs while its process lives.
     pub fn max_hold(mut self, limit: Duration) -> Lock {
-        self.settings.max_hold = Some(limit);
+        self.params.max_hold = Some(limit);
         self
     }
 
-    /// Free text that others see beside the holder.
+    /// Free text that other clients and operators see beside the holder.
     pub fn note(mut self, note: impl Into<String>) -> Lock {
-        self.settings.note = note.into().into();
+        self.params.note = note.into().into();
         self
     }
 
-    /// Called with every busy answer, for "waiting for web-3 …". It must not block.
+    /// Called with every busy response, for "waiting for web-3 …". It must not block.
     pub fn on_busy(mut self, f: impl Fn(&Busy) + Send + Sync + 'static) -> Lock {
-        self.settings.on_busy = Some(Arc::new(f));
+        self.params.on_busy = Some(Arc::new(f));
         self
     }
 
-    /// Takes the lock, waiting for as long as it is busy. An unreachable server is borne for the
-    /// client's `outage`.
+    /// Acquires the lock and waits for as long as it is busy. While the server does not respond,
+    /// the request is repeated for the client's `outage`.
     ///
     /// # Errors
     ///
-    /// After any error nothing is held, or it is being withdrawn, or it ends within the ttl.
-    /// `Unavailable` if the server did not answer for as long as `outage`; `Invalid` for a wrong
+    /// After any error nothing is held, or it is being released, or it ends within the ttl.
+    /// `Unavailable` if the server did not respond for as long as `outage`; `Invalid` for a wrong
     /// key or setting; `Denied`, `Unsupported`, `Closed`.
     ///
     /// # Cancel safety
     ///
-    /// **Cancel safe, with a cost.** Dropping the future gives up the place in the queue and
-    /// withdraws the claim in the background; a grant that was already on its way is given back.
+    /// **Cancel safe, with a cost.** Dropping the future gives up the position in the queue and
+    /// cancels the claim in the background; a grant that was already under way is released.
     /// [`Client::flush`] waits for it.
     pub fn acquire(&self) -> impl Future<Output = Result<Guard>> + Send + use<> {
-        let attempt = self.ask(Patience::Forever);
+        let attempt = self.attempt(WaitLimit::Forever);
         async move {
             match attempt.await? {
                 Attempt::Granted(guard) => Ok(guard),
@@ -123,36 +130,38 @@ impl Lock {
         }
     }
 
-    /// Takes the lock, waiting at most this long.
+    /// Acquires the lock, waiting at most for `timeout`.
     ///
     /// # Errors
     ///
-    /// As for [`acquire`](Lock::acquire), but `Unavailable` when patience ends without an answer.
+    /// As for [`acquire`](Lock::acquire), but `Unavailable` when `timeout` has passed without a
+    /// response.
     ///
     /// # Cancel safety
     ///
     /// **Cancel safe, with a cost**, as for [`acquire`](Lock::acquire).
     pub fn acquire_within(
         &self,
-        patience: Duration,
+        timeout: Duration,
     ) -> impl Future<Output = Result<Attempt<Guard>>> + Send + use<> {
-        self.ask(Patience::Within(patience))
+        self.attempt(WaitLimit::Within(timeout))
     }
 
-    /// Takes the lock if it is free.
+    /// Acquires the lock if it is free.
     ///
     /// # Errors
     ///
-    /// As for [`acquire`](Lock::acquire), but `Unavailable` at the first request without an answer.
+    /// As for [`acquire`](Lock::acquire), but `Unavailable` at the first request without a
+    /// response.
     ///
     /// # Cancel safety
     ///
     /// **Cancel safe, with a cost**, as for [`acquire`](Lock::acquire).
     pub fn try_acquire(&self) -> impl Future<Output = Result<Attempt<Guard>>> + Send + use<> {
-        self.ask(Patience::None)
+        self.attempt(WaitLimit::None)
     }
 
-    /// Takes the lock, does the work [`while_held`](Guard::while_held), and gives the lock back.
+    /// Acquires the lock, runs the work [`while_held`](Guard::while_held), and releases the lock.
     ///
     /// # Errors
     ///
@@ -180,12 +189,13 @@ impl Lock {
         }
     }
 
-    /// A handle through which one call chain can take the lock again while it has it.
+    /// A handle through which one call chain can acquire the lock again while it holds it.
     pub fn reentrant(&self) -> Reentrant {
         Reentrant::new(self.clone())
     }
 
-    /// Who holds the lock, for people.
+    /// Holder and waiters of the lock, `None` if it is free: for operators, not for decisions,
+    /// since it is out of date when it arrives.
     ///
     /// # Errors
     ///
@@ -194,17 +204,20 @@ impl Lock {
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future has no effect.
-    pub fn holding(&self) -> impl Future<Output = Result<Option<Holding>>> + Send + use<> {
-        let (client, key) = (self.client.clone(), self.full_key());
+    #[doc(alias = "show")]
+    pub fn status(&self) -> impl Future<Output = Result<Option<Holding>>> + Send + use<> {
+        let client = self.client.clone();
+        let key = self.full_key();
         async move {
-            let (key, backend) = (key?, client.shared().backend.clone());
+            let key = key?;
+            let backend = client.inner().backend.clone();
             let list = async move { backend.list(Scope::Key(&key)).await };
-            Ok(client.hide_prefix(client.shared().look(list).await?).pop())
+            Ok(client.hide_prefix(client.inner().admin_call(list).await?).pop())
         }
     }
 
-    /// A hint: returns when the lock is free, without taking it. By the time you read this,
-    /// somebody else may have it.
+    /// A hint: returns when the lock is free, without acquiring it. Another client may hold it by
+    /// the time that the caller acts on this.
     ///
     /// # Errors
     ///
@@ -214,32 +227,34 @@ impl Lock {
     ///
     /// **Cancel safe.** Dropping the future has no effect.
     pub fn until_free(&self) -> impl Future<Output = Result<()>> + Send + use<> {
-        let (lock, claim) = (self.clone(), self.claim());
+        let lock = self.clone();
+        let claim = self.claim();
         async move {
             let (_, claim) = claim?;
-            let mut floor = FIRST_FLOOR;
-            while lock.holding().await?.is_some() {
-                let (shared, claim) = (lock.client.shared().clone(), claim.clone());
+            let mut backoff = Backoff::new(FIRST_RECHECK, LONGEST_RECHECK);
+            while lock.status().await?.is_some() {
+                let inner = lock.client.inner().clone();
+                let claim = claim.clone();
+                let pause = backoff.next();
                 let wait = async move {
-                    let look = shared.clock.now() + floor;
+                    let not_before = inner.clock.now() + pause;
                     tokio::select! {
-                        _hint = shared.backend.until_free(&claim) => {}
+                        _hint = inner.backend.until_free(&claim) => {}
                         // Covers a lost message.
-                        () = shared.clock.sleep(LOOK_AGAIN) => {}
+                        () = inner.clock.sleep(POLL_INTERVAL) => {}
                     }
-                    // An eager hint must not make a hot loop.
-                    shared.clock.sleep_until(look).await;
+                    // A hint that fires too often must not make a hot loop.
+                    inner.clock.sleep_until(not_before).await;
                 };
-                lock.client.shared().home.run(wait).await?;
-                floor = (floor * 2).min(LAST_FLOOR);
+                lock.client.inner().executor.run(wait).await?;
             }
             Ok(())
         }
     }
 
-    /// Force-releases exactly the grant with this token. `true` if it was there. Its holder learns
-    /// it, and the next token is higher: a resource with a fence refuses what the old holder still
-    /// sends.
+    /// Force-releases exactly the grant with this token. `true` if it was there. Its holder is
+    /// told, and the next token is higher: a resource with a fence refuses what the old holder
+    /// still sends.
     ///
     /// # Errors
     ///
@@ -249,10 +264,12 @@ impl Lock {
     ///
     /// **Not undone.** Once polled, the eviction goes on in the background.
     pub fn evict(&self, token: FencingToken) -> impl Future<Output = Result<bool>> + Send + use<> {
-        let (shared, key) = (self.client.shared().clone(), self.full_key());
+        let inner = self.client.inner().clone();
+        let key = self.full_key();
         async move {
-            let (key, backend) = (key?, shared.backend.clone());
-            shared.look(async move { backend.evict(&key, token).await }).await
+            let key = key?;
+            let backend = inner.backend.clone();
+            inner.admin_call(async move { backend.evict(&key, token).await }).await
         }
     }
 
@@ -260,42 +277,44 @@ impl Lock {
         &self.client
     }
 
-    fn ask(
+    fn attempt(
         &self,
-        patience: Patience,
+        wait_limit: WaitLimit,
     ) -> impl Future<Output = Result<Attempt<Guard>>> + Send + use<> {
-        let (user, ask) = (self.client.user().clone(), self.make_ask(patience));
-        async move { acquire(user, ask?).await }
+        let client_ref = self.client.client_ref().clone();
+        let params = self.acquire_params(wait_limit);
+        async move { acquire(client_ref, params?).await }
     }
 
-    fn make_ask(&self, patience: Patience) -> Result<Ask> {
+    fn acquire_params(&self, wait_limit: WaitLimit) -> Result<AcquireParams> {
         let (key, mut claim) = self.claim()?;
-        claim.waits = !matches!(patience, Patience::None);
-        claim.fixed = !self.settings.renews;
-        let settings = &self.settings;
-        let every = settings.renew_every.unwrap_or(settings.ttl / 3);
-        if settings.renews && (every.is_zero() || every >= settings.ttl) {
-            let (every, ttl) = (every.as_millis(), settings.ttl.as_millis());
+        claim.waits = !matches!(wait_limit, WaitLimit::None);
+        claim.fixed = !self.params.renews;
+        let params = &self.params;
+        let every = params.renew_every.unwrap_or(params.ttl / 3);
+        if params.renews && (every.is_zero() || every >= params.ttl) {
+            let (every, ttl) = (every.as_millis(), params.ttl.as_millis());
             let message = format!(
                 "renewing every {every} ms cannot keep a lease of {ttl} ms; renew more often"
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        Ok(Ask {
+        Ok(AcquireParams {
             claim,
             key,
-            renew_every: settings.renews.then_some(every),
-            max_hold: settings.max_hold,
-            outage: self.client.defaults().outage.unwrap_or(settings.ttl),
-            on_busy: settings.on_busy.clone(),
-            patience,
+            renew_every: params.renews.then_some(every),
+            max_hold: params.max_hold,
+            outage: self.client.defaults().outage.unwrap_or(params.ttl),
+            on_busy: params.on_busy.clone(),
+            wait_limit,
         })
     }
 
-    /// The key as the user knows it, and a claim to it.
+    /// The key as the caller knows it, and a claim to it.
     fn claim(&self) -> Result<(Key, Claim)> {
-        let (shared, ttl) = (self.client.shared(), self.settings.ttl);
-        let info = &shared.info;
+        let inner = self.client.inner();
+        let ttl = self.params.ttl;
+        let info = &inner.info;
         if ttl < info.min_ttl || ttl > info.max_ttl {
             let message = format!(
                 "a ttl of {ttl:?} is out of range; {} keeps leases from {:?} to {:?}",
@@ -303,8 +322,8 @@ impl Lock {
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let mut claim = Claim::new(self.full_key()?, shared.next_owner(), ttl);
-        claim.note = self.client.defaults().note.with_text(self.settings.note.clone());
+        let mut claim = Claim::new(self.full_key()?, inner.next_owner(), ttl);
+        claim.holder_info = self.client.defaults().holder_info.with_text(self.params.note.clone());
         Ok((self.key.clone()?, claim))
     }
 
@@ -313,18 +332,12 @@ impl Lock {
     }
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for LockParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
+        f.debug_struct("LockParams")
             .field("ttl", &self.ttl)
             .field("renews", &self.renews)
             .field("max_hold", &self.max_hold)
             .finish_non_exhaustive()
     }
 }
-
-/// How often a watcher without a place in the queue looks for itself.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// The shortest time between two of its looks, at first and at last.
-const FIRST_FLOOR: Duration = Duration::from_millis(1);
-const LAST_FLOOR: Duration = Duration::from_millis(100);

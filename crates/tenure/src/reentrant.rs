@@ -1,18 +1,19 @@
-//! Re-entry, asked for by name: one call chain takes the same lock again.
+//! Re-entrant acquire, on request: one call chain acquires a lock again that it holds.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::claim::Attempt;
+use crate::backend::Attempt;
+use crate::engine::guard_inner::GuardInner;
 use crate::error::Result;
-use crate::guard::{Grip, Guard};
+use crate::guard::Guard;
 use crate::lock::Lock;
 
-/// A handle through which one call chain can take a lock again while it has it: that succeeds at
-/// once, keeps the token, and counts on the client; the server sees one holder, and the last
-/// release frees.
+/// A handle through which one call chain can acquire a lock again while it holds it. That succeeds
+/// at once and keeps the token. The client counts the guards: the server sees one holder, and the
+/// release of the last guard frees the lock.
 ///
-/// It is not `Clone` and its verbs take `&mut self`, so that two tasks cannot enter together.
+/// It is not `Clone` and its methods take `&mut self`, so that two tasks cannot enter together.
 ///
 /// # Examples
 ///
@@ -31,19 +32,19 @@ use crate::lock::Lock;
 #[derive(Debug)]
 pub struct Reentrant {
     lock: Lock,
-    held: Weak<Grip>,
+    hold: Weak<GuardInner>,
 }
 
 impl Reentrant {
     pub(crate) fn new(lock: Lock) -> Reentrant {
-        Reentrant { lock, held: Weak::new() }
+        Reentrant { lock, hold: Weak::new() }
     }
 
-    /// Takes the lock, or takes it again. See [`Lock::acquire`].
+    /// Acquires the lock, or enters it again. See [`Lock::acquire`].
     ///
     /// # Errors
     ///
-    /// As for [`Lock::acquire`]; and `Lost` if the lock that an outer guard stands for is gone.
+    /// As for [`Lock::acquire`]; and `Lost` if the lock of an outer guard is lost.
     ///
     /// # Cancel safety
     ///
@@ -56,7 +57,8 @@ impl Reentrant {
         Ok(self.remember(guard))
     }
 
-    /// Takes the lock, or takes it again, waiting at most this long. See [`Lock::acquire_within`].
+    /// Acquires the lock, waiting at most for `timeout`, or enters it again. See
+    /// [`Lock::acquire_within`].
     ///
     /// # Errors
     ///
@@ -65,15 +67,15 @@ impl Reentrant {
     /// # Cancel safety
     ///
     /// **Cancel safe, with a cost**, as for [`Lock::acquire`].
-    pub async fn acquire_within(&mut self, patience: Duration) -> Result<Attempt<Guard>> {
+    pub async fn acquire_within(&mut self, timeout: Duration) -> Result<Attempt<Guard>> {
         if let Some(again) = self.again()? {
             return Ok(Attempt::Granted(again));
         }
-        let attempt = self.lock.acquire_within(patience).await?;
+        let attempt = self.lock.acquire_within(timeout).await?;
         Ok(attempt.map(|guard| self.remember(guard)))
     }
 
-    /// Takes the lock if it is free or ours. See [`Lock::try_acquire`].
+    /// Acquires the lock if it is free, or enters it again. See [`Lock::try_acquire`].
     ///
     /// # Errors
     ///
@@ -90,17 +92,17 @@ impl Reentrant {
         Ok(attempt.map(|guard| self.remember(guard)))
     }
 
-    /// Another guard of what an outer one holds. Looks at the lease first: an outer guard whose
-    /// lock is gone must not let anybody in.
+    /// Another guard of the hold of an outer one. Checks the lease first: an outer guard whose lock
+    /// is lost must not let the caller enter.
     fn again(&self) -> Result<Option<Guard>> {
-        let Some(grip) = self.held.upgrade() else { return Ok(None) };
-        let guard = Guard::new(grip, self.lock.client().user().clone());
+        let Some(hold) = self.hold.upgrade() else { return Ok(None) };
+        let guard = Guard::new(hold, self.lock.client().client_ref().clone());
         guard.check()?;
         Ok(Some(guard))
     }
 
     fn remember(&mut self, guard: Guard) -> Guard {
-        self.held = Arc::downgrade(guard.grip());
+        self.hold = Arc::downgrade(guard.hold());
         guard
     }
 }

@@ -47,7 +47,7 @@ fn futures_own_what_they_need_and_can_be_spawned() {
         spawnable(client.lock("a").try_acquire());
         spawnable(client.lock("a").acquire_within(std::time::Duration::ZERO));
         spawnable(client.lock("a").run(async |lease| lease.token()));
-        spawnable(client.lock("a").holding());
+        spawnable(client.lock("a").status());
         spawnable(client.lock("a").until_free());
         spawnable(client.list(&String::from("a")));
         spawnable(client.flush());

@@ -39,11 +39,11 @@ fn play_child(locks: Client, guard: Guard) -> ! {
             lock.try_acquire().map(drop).unwrap_err(),
             lock.acquire_within(Duration::from_secs(1)).map(drop).unwrap_err(),
             lock.acquire().map(drop).unwrap_err(),
-            lock.holding().map(drop).unwrap_err(),
+            lock.status().map(drop).unwrap_err(),
             lock.until_free().unwrap_err(),
             lock.evict(guard.token()).map(drop).unwrap_err(),
             locks.list("").map(drop).unwrap_err(),
-            locks.examine().map(drop).unwrap_err(),
+            locks.doctor().map(drop).unwrap_err(),
             locks.flush().unwrap_err(),
             locks.shutdown(Duration::ZERO).unwrap_err(),
         ];
@@ -53,8 +53,8 @@ fn play_child(locks: Client, guard: Guard) -> ! {
         refused(error.kind(), error.to_string());
         drop((lock, locks));
         assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
-        let anew = connect("memory:").unwrap();
-        anew.lock("k").acquire().unwrap().release().unwrap();
+        let fresh = connect("memory:").unwrap();
+        fresh.lock("k").acquire().unwrap().release().unwrap();
     }));
     // SAFETY: takes a number and does not return; exit handlers are the parent's.
     unsafe { libc::_exit(i32::from(tried.is_err())) }

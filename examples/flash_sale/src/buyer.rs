@@ -1,4 +1,4 @@
-//! A buyer: looks at the stock, thinks, and takes one piece.
+//! A buyer: reads the stock, enters its data, and buys one piece.
 
 use std::fmt;
 use std::io::{Lines, StdinLock, stdin};
@@ -13,7 +13,7 @@ use crate::shop::{self, Shop};
 /// The environment variable that makes this program a buyer.
 pub(crate) const JOB: &str = "FLASH_SALE_BUYER";
 
-/// How a buyer goes about it.
+/// What a buyer process needs.
 pub(crate) struct Job {
     pub(crate) shop: String,
     pub(crate) locks: String,
@@ -29,7 +29,7 @@ impl fmt::Display for Job {
     }
 }
 
-/// The job, if this process was started for one.
+/// The job, if this process is a buyer.
 pub(crate) fn job() -> Option<Job> {
     let text = std::env::var(JOB).ok()?;
     let parts: Vec<_> = text.lines().collect();
@@ -43,23 +43,25 @@ pub(crate) fn job() -> Option<Job> {
     })
 }
 
-/// Buys what it is told to, until nobody tells it any more.
+/// Buys the articles that the main process names, until it closes the pipe.
 pub(crate) async fn buy(job: Job) -> Result<()> {
-    // One that is stopped cannot see that the sale was broken off.
+    // A stopped process cannot notice that the pipe was closed.
     set_parent_process_death_signal(Some(Signal::KILL)).ok();
     let shop = shop::open(&job.shop).await?;
-    // The leases are short for a show, and a busy machine shall not end it.
+    // The leases are short; a busy machine must not end the sale with an error.
     let config: Config = job.locks.parse()?;
     let client = config.outage(Duration::from_secs(30)).connect().await?;
-    let mut buyer = Buyer { job, shop, client, orders: stdin().lines() };
+    let mut buyer = Buyer { job, shop, client, requests: stdin().lines() };
     println!("ready");
-    while let Some(order) = buyer.orders.next() {
-        let order = order?;
-        let (verb, article) = order.split_once(' ').context("VERB ARTICLE")?;
-        let (mut pause, article) = (verb == "pause", article.parse()?);
+    while let Some(request) = buyer.requests.next() {
+        let request = request?;
+        let (verb, article) = request.split_once(' ').context("VERB ARTICLE")?;
+        let mut pause = verb == "pause";
+        let article = article.parse()?;
         let mut refused = 0;
         while !buyer.bought(article, pause).await? {
-            (refused, pause) = (refused + 1, false);
+            refused += 1;
+            pause = false;
         }
         println!("done {refused}");
     }
@@ -70,32 +72,33 @@ struct Buyer {
     job: Job,
     shop: Box<dyn Shop>,
     client: Client,
-    orders: Lines<StdinLock<'static>>,
+    requests: Lines<StdinLock<'static>>,
 }
 
 impl Buyer {
-    /// Buys one piece, or finds that nothing is left. False if the stock refused its token: the
-    /// lock was lost, and it has to begin again.
+    /// Buys one piece, unless nothing is left. Returns false if the stock refused its token: the
+    /// lock was lost, and the buyer has to start again.
     async fn bought(&mut self, article: u32, pause: bool) -> Result<bool> {
         let guard = self.acquire(article).await?;
         let token = guard.as_ref().map(Guard::token).filter(|_| self.job.fenced);
-        // The token is shown before the first look, and again with the write.
-        let Some(left) = self.shop.look(article, token).await? else { return Ok(false) };
+        // The token is checked with the read, and again with the write.
+        let Some(left) = self.shop.read_stock(article, token).await? else { return Ok(false) };
         if left > 0 {
-            self.think(pause).await?;
-            if !self.shop.take(article, left - 1, token).await? {
+            self.enter_data(pause).await?;
+            if !self.shop.sell(article, left - 1, token).await? {
                 return Ok(false);
             }
         }
         if let Some(guard) = guard {
-            // Says Lost after a pause, which a real buyer would want to know; here the stock tells.
+            // It fails with Lost after a pause, which a real program should handle; here the stock
+            // refuses the token.
             guard.release().await.ok();
         }
         Ok(true)
     }
 
-    /// A lease that is not renewed: a stopped process would not renew it either, and this one is
-    /// never stopped in the middle of a renewal, which would hold up the others in SQLite.
+    /// Acquires the lock without renewals: a stopped process would not renew it either, and this
+    /// one is never stopped during a renewal, which would block the other buyers in SQLite.
     async fn acquire(&self, article: u32) -> Result<Option<Guard>> {
         if !self.job.locked {
             return Ok(None);
@@ -104,14 +107,14 @@ impl Buyer {
         Ok(Some(lock.without_renewal().acquire().await?))
     }
 
-    /// Enters an address and a card, or is stopped in the middle of it.
-    async fn think(&mut self, pause: bool) -> Result<()> {
+    /// The time between the read and the write, in which the process may be stopped.
+    async fn enter_data(&mut self, pause: bool) -> Result<()> {
         if !pause {
             tokio::time::sleep(Duration::from_millis(5)).await;
             return Ok(());
         }
         println!("between");
-        match self.orders.next().context("leave to go on")?? {
+        match self.requests.next().context("the request to go on")?? {
             go if go == "go" => Ok(()),
             other => bail!("`{other}` instead of `go`"),
         }

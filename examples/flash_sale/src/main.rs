@@ -1,14 +1,14 @@
-//! The shop that oversells. Buyers are processes of their own; of every article there is one piece
-//! less than there are buyers. Four rounds: without a lock; with a lock; with a lock and a holder
-//! that is paused past its lease; and the same with a fence at the stock.
+//! A flash sale that oversells. Each buyer is a process; of every article there is one piece less
+//! than there are buyers. Four rounds: without a lock; with a lock; with a lock whose holder is
+//! paused past its lease; and with such pauses and a fencing check on the stock.
 //!
 //! `cargo run -p flash_sale`, and `-- --url postgres://…` for another shop than one in SQLite.
 
 mod buyer;
+mod cleanup;
 mod report;
 mod round;
 mod shop;
-mod sweeper;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,15 +18,18 @@ use clap::Parser;
 
 use crate::report::Report;
 use crate::round::{Round, Sale};
-use crate::sweeper::Sweeper;
 
-/// Sells more than there is, and then no more.
+/// Short, so that a pause past it does not take long.
+const LEASE: Duration = Duration::from_secs(1);
+use crate::cleanup::Cleanup;
+
+/// Sells more than is in stock, and then shows what prevents it
 #[derive(Parser)]
 #[command(name = "flash_sale")]
 struct Args {
-    /// Where the stock is and the locks are: postgres://, mysql:// or redis://; if not given, in
-    /// files of SQLite. The shop is removed at the end, also after Ctrl-C; of the locks the tables
-    /// `tenure_…` stay in a database.
+    /// Where the stock and the locks are: postgres://, mysql:// or redis://; by default in SQLite
+    /// files. The shop is removed at the end, also after Ctrl-C; the tables `tenure_…` of the locks
+    /// stay in a database.
     #[arg(long)]
     url: Option<String>,
     /// How many processes buy.
@@ -43,9 +46,9 @@ struct Args {
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let done =
-        runtime.context("no runtime").and_then(|runtime| match (buyer::job(), sweeper::job()) {
+        runtime.context("no runtime").and_then(|runtime| match (buyer::job(), cleanup::job()) {
             (Some(job), _) => runtime.block_on(buyer::buy(job)).map(|()| true),
-            (_, Some(job)) => runtime.block_on(sweeper::sweep(job)).map(|()| true),
+            (_, Some(job)) => runtime.block_on(cleanup::clean_up(job)).map(|()| true),
             _ => runtime.block_on(sell(Args::parse())),
         });
     match done {
@@ -58,18 +61,20 @@ fn main() -> ExitCode {
     }
 }
 
-/// The error and what is behind it; some of them say already what is behind them.
+/// The error and its causes in one line. Some messages already contain their cause.
 fn explain(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| {
-        match (said.is_empty(), said.contains(&cause)) {
-            (true, _) => cause,
-            (_, true) => said,
-            _ => format!("{said}: {cause}"),
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| {
+        if text.is_empty() {
+            cause
+        } else if text.contains(&cause) {
+            text
+        } else {
+            format!("{text}: {cause}")
         }
     })
 }
 
-/// All rounds; says whether lock and fence kept their promise.
+/// Runs all rounds. Returns whether nothing was oversold with the lock and with the fence.
 async fn sell(args: Args) -> Result<bool> {
     let folder = tempfile::tempdir()?;
     let (shop, locks) = match args.url {
@@ -79,10 +84,10 @@ async fn sell(args: Args) -> Result<bool> {
             (format!("sqlite://{path}/shop.db"), format!("sqlite://{path}/locks.db"))
         }
     };
-    // What can be wrong with a URL is said before anything is sold.
+    // A wrong URL is reported before anything is sold.
     shop::recognize(&shop)?;
     drop(tenure::connect(&locks).await?);
-    let _sweeper = Sweeper::start(&shop, folder.path())?;
+    let _cleanup = Cleanup::start(&shop, folder.path())?;
     let sale = Sale { shop, locks, buyers: args.buyers, articles: args.articles, lease: LEASE };
     let mut report = Report::new(&sale, !args.json);
     for round in Round::ALL {
@@ -92,6 +97,3 @@ async fn sell(args: Args) -> Result<bool> {
     report.print();
     Ok(report.is_sound())
 }
-
-/// Short, so that a pause past it does not take long to watch.
-const LEASE: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Progress while it runs, and the table at the end.
+//! The progress of the sale, and the table at the end.
 
 use std::io::{IsTerminal, Write};
 
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::round::{Outcome, Round, Sale};
 
-/// What was sold in the rounds so far.
+/// The outcomes of the rounds so far.
 pub(crate) struct Report {
     stock: u32,
     pauses: u32,
@@ -29,16 +29,17 @@ impl Report {
         Report { stock, pauses: sale.articles, table, lines, rows: Vec::new() }
     }
 
-    /// So many articles of the round are through.
+    /// Reports that this number of articles of the round has been sold.
     pub(crate) fn progress(&mut self, round: Round, articles: u32, sold: u32) {
-        let (number, name) = (self.rows.len() + 1, round.name());
+        let number = self.rows.len() + 1;
+        let name = round.name();
         let all = self.pauses;
         if self.lines {
             eprint!("\r{number}/4 {name}: article {articles} of {all}, {sold} sold\x1b[K");
             if articles == all {
                 eprintln!();
             }
-            // Progress that cannot be shown is no reason to stop.
+            // A closed stderr is no reason to stop.
             std::io::stderr().flush().ok();
         } else if articles == all {
             eprintln!("{number}/4 {name}: {articles} articles, {sold} sold");
@@ -73,10 +74,10 @@ impl Report {
         println!("{}", json!(rows.collect::<Vec<_>>()));
     }
 
-    /// Whether nothing was oversold where that is promised.
+    /// Whether nothing was oversold in the rounds where that is guaranteed.
     pub(crate) fn is_sound(&self) -> bool {
-        let promised = [Round::Lock, Round::Fence];
-        let mut rows = self.rows.iter().filter(|(round, _)| promised.contains(round));
+        let guaranteed = [Round::Lock, Round::Fence];
+        let mut rows = self.rows.iter().filter(|(round, _)| guaranteed.contains(round));
         rows.all(|(_, outcome)| self.oversold(outcome) == 0)
     }
 

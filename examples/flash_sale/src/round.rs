@@ -1,4 +1,4 @@
-//! One round: the buyers, article by article, and the one of them that is paused.
+//! One round of the sale: all buyers buy each article in turn, and one of them may be paused.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -11,7 +11,10 @@ use crate::buyer::{JOB, Job};
 use crate::report::Report;
 use crate::shop;
 
-/// What is sold, where, to how many.
+/// The lease of the rounds without pauses.
+const LONG_LEASE: Duration = Duration::from_secs(60);
+
+/// The parameters of the sale.
 pub(crate) struct Sale {
     pub(crate) shop: String,
     pub(crate) locks: String,
@@ -20,7 +23,7 @@ pub(crate) struct Sale {
     pub(crate) lease: Duration,
 }
 
-/// How the buyers are kept apart.
+/// What protects the stock in a round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Round {
     Nothing,
@@ -29,10 +32,10 @@ pub(crate) enum Round {
     Fence,
 }
 
-/// What came of it.
+/// The outcome of a round.
 pub(crate) struct Outcome {
     pub(crate) sold: u32,
-    /// How often a buyer was told that its token is stale.
+    /// How often the stock refused a stale token.
     pub(crate) refused: u32,
 }
 
@@ -55,7 +58,7 @@ impl Round {
         let job = Job {
             shop: sale.shop.clone(),
             locks: sale.locks.clone(),
-            // Where nobody is meant to outlive a lease, a busy machine shall not make it so.
+            // Without pauses, no lease must end because the machine is busy.
             lease: if pauses { sale.lease } else { LONG_LEASE },
             locked: self != Round::Nothing,
             fenced: self == Round::Fence,
@@ -64,7 +67,7 @@ impl Round {
         let mut buyers: Vec<Buyer> = buyers;
         let mut refused = 0;
         for article in 0..sale.articles {
-            // Another one each time.
+            // Another buyer is the first, and is paused, for each article.
             buyers.rotate_left(1);
             refused += sell(&mut buyers, article, pauses)?;
             let sold = shop.sold().await?;
@@ -75,36 +78,38 @@ impl Round {
     }
 }
 
-/// Everybody wants one piece of this article. With `pause` the first is stopped after it has looked
-/// at the stock and before it writes, until the second has bought: so its lease is over.
+/// Every buyer tries to buy one piece of this article. With `pause` the first buyer is stopped
+/// after it has read the stock and before it writes, until the second has bought: then its lease
+/// has ended.
 fn sell(buyers: &mut [Buyer], article: u32, pause: bool) -> Result<u32> {
     let (first, others) = buyers.split_first_mut().context("buyers")?;
     if pause {
-        first.tell(&format!("pause {article}"))?;
-        first.hear("between")?;
+        first.send(&format!("pause {article}"))?;
+        first.expect("between")?;
         first.signal(Signal::STOP)?;
-        // Lies in its input when it wakes up: to write is the next that it does.
-        first.tell("go")?;
+        // It reads this when it is continued, and then writes at once.
+        first.send("go")?;
     } else {
-        first.tell(&format!("buy {article}"))?;
+        first.send(&format!("buy {article}"))?;
     }
-    others.iter_mut().try_for_each(|other| other.tell(&format!("buy {article}")))?;
+    others.iter_mut().try_for_each(|other| other.send(&format!("buy {article}")))?;
     let mut refused = 0;
     for other in others {
         refused += other.done()?;
         if pause {
-            // Somebody else had the lock meanwhile. Once is enough; to the others it does nothing.
+            // Another buyer had the lock meanwhile. The first of these signals continues the paused
+            // buyer; further ones do nothing.
             first.signal(Signal::CONT)?;
         }
     }
     Ok(refused + first.done()?)
 }
 
-/// A buyer's process.
+/// The process of a buyer.
 struct Buyer {
     child: Child,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    requests: ChildStdin,
+    responses: BufReader<ChildStdout>,
 }
 
 impl Buyer {
@@ -115,35 +120,36 @@ impl Buyer {
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start a buyer")?;
-        let orders = child.stdin.take().context("a stdin")?;
-        let answers = BufReader::new(child.stdout.take().context("a stdout")?);
-        let mut buyer = Buyer { child, orders, answers };
-        buyer.hear("ready")?;
+        let requests = child.stdin.take().context("a stdin")?;
+        let responses = BufReader::new(child.stdout.take().context("a stdout")?);
+        let mut buyer = Buyer { child, requests, responses };
+        buyer.expect("ready")?;
         Ok(buyer)
     }
 
-    fn tell(&mut self, order: &str) -> Result<()> {
-        writeln!(self.orders, "{order}").context("a buyer is gone")
+    fn send(&mut self, request: &str) -> Result<()> {
+        writeln!(self.requests, "{request}").context("a buyer has ended")
     }
 
-    fn answer(&mut self) -> Result<String> {
+    fn receive(&mut self) -> Result<String> {
         let mut line = String::new();
-        self.answers.read_line(&mut line)?;
+        self.responses.read_line(&mut line)?;
         Ok(line.trim_end().to_owned())
     }
 
-    fn hear(&mut self, word: &str) -> Result<()> {
-        match self.answer()? {
-            answer if answer == word => Ok(()),
-            answer => bail!("a buyer says `{answer}` instead of `{word}`"),
+    fn expect(&mut self, expected: &str) -> Result<()> {
+        let response = self.receive()?;
+        if response != expected {
+            bail!("unexpected response from a buyer: `{response}` instead of `{expected}`");
         }
+        Ok(())
     }
 
-    /// Until it has bought or has been told that nothing is left: how often it was refused.
+    /// Waits until the buyer has bought or nothing is left. Returns how often it was refused.
     fn done(&mut self) -> Result<u32> {
-        let answer = self.answer()?;
-        let refused = answer.strip_prefix("done ").and_then(|number| number.parse().ok());
-        refused.with_context(|| format!("a buyer says `{answer}`"))
+        let response = self.receive()?;
+        let refused = response.strip_prefix("done ").and_then(|number| number.parse().ok());
+        refused.with_context(|| format!("unexpected response from a buyer: `{response}`"))
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
@@ -152,11 +158,9 @@ impl Buyer {
     }
 
     fn finish(self) -> Result<()> {
-        let Buyer { mut child, orders, .. } = self;
-        drop(orders);
+        let Buyer { mut child, requests, .. } = self;
+        drop(requests);
         child.wait()?;
         Ok(())
     }
 }
-
-const LONG_LEASE: Duration = Duration::from_secs(60);

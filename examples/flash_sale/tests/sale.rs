@@ -1,5 +1,5 @@
-//! The sale, on every store: it oversells without a lock and behind a paused holder, and is exact
-//! with a lock, and with lock and fence. However it ends, it leaves nothing behind.
+//! The sale, on every store: it oversells without a lock and with a paused holder, and is exact
+//! with a lock, and with lock and fence. However it ends, it removes the shop.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -18,12 +18,12 @@ use tokio_postgres::NoTls;
 fn main() {
     let arguments = Arguments::from_args();
     let mut trials = vec![
-        Trial::test("sqlite", || judge(None).map_err(|e| format!("{e:?}").into())),
-        Trial::test("a_sale_that_is_broken_off_leaves_nothing_behind", || {
-            break_off().map_err(|e| format!("{e:?}").into())
+        Trial::test("sqlite", || check_sale(None).map_err(|e| format!("{e:?}").into())),
+        Trial::test("an_interrupted_sale_removes_its_folder", || {
+            interrupt().map_err(|e| format!("{e:?}").into())
         }),
-        Trial::test("a_url_that_is_wrong_is_said_at_once_and_without_its_password", || {
-            mistype().map_err(|e| format!("{e:?}").into())
+        Trial::test("a_wrong_url_is_reported_at_once_without_its_password", || {
+            wrong_urls().map_err(|e| format!("{e:?}").into())
         }),
     ];
     for topology in [Topology::Mariadb, Topology::Postgres, Topology::Redis] {
@@ -32,7 +32,7 @@ fn main() {
                 Ok(Completion::ignored_with(error))
             }
             Err(error) => Err(error.into()),
-            Ok(cluster) => match judge(Some(cluster.url())) {
+            Ok(cluster) => match check_sale(Some(cluster.url())) {
                 Ok(()) => Ok(Completion::Completed),
                 Err(error) => Err(format!("{error:?}").into()),
             },
@@ -41,7 +41,7 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-fn judge(url: Option<String>) -> Result<()> {
+fn check_sale(url: Option<String>) -> Result<()> {
     let mut program = Command::new(env!("CARGO_BIN_EXE_flash_sale"));
     program.args(["--json", "--articles", "3", "--buyers", "4"]);
     program.args(url.iter().flat_map(|url| ["--url", url.as_str()]));
@@ -56,7 +56,7 @@ fn judge(url: Option<String>) -> Result<()> {
         ensure!(number(round, "stock")? == 9, "{rounds}");
         ensure!(number(round, "oversold")? == number(round, "sold")? - 9, "{rounds}");
     }
-    // How much is oversold without a lock is a matter of chance; behind a paused holder it is not.
+    // How much is oversold without a lock depends on timing; with a paused holder it does not.
     ensure!(number(0, "oversold")? >= 0, "{rounds}");
     ensure!(number(1, "oversold")? == 0, "{rounds}");
     ensure!(number(2, "oversold")? == 3, "{rounds}");
@@ -65,12 +65,12 @@ fn judge(url: Option<String>) -> Result<()> {
     if let Some(url) = url {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let left = runtime.block_on(leftovers(&url))?;
-        ensure!(left == 0, "{left} things of the shop are left");
+        ensure!(left == 0, "{left} objects of the shop are left");
     }
     Ok(())
 }
 
-/// How many schemas, tables, rows or keys of the shop there are. Those of the locks do not count.
+/// The number of schemas, tables, rows or keys of the shop, without those of the locks.
 async fn leftovers(url: &str) -> Result<i64> {
     if url.starts_with("redis") {
         let mut db = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
@@ -92,9 +92,9 @@ async fn leftovers(url: &str) -> Result<i64> {
     Ok(client.query_one(sql, &[]).await?.try_get(0)?)
 }
 
-/// By `kill` or by `kill -9`, with a buyer that is stopped at that moment. Not by `Ctrl-C`, which
-/// does the same as the first: programs that are started in the background ignore it.
-fn break_off() -> Result<()> {
+/// Ends the sale by `kill` or `kill -9`, while a buyer is stopped. Not by `Ctrl-C`, because
+/// programs that are started in the background ignore it.
+fn interrupt() -> Result<()> {
     for signal in [Signal::TERM, Signal::KILL] {
         let folder = tempfile::tempdir()?;
         let mut sale = Command::new(env!("CARGO_BIN_EXE_flash_sale"))
@@ -103,23 +103,23 @@ fn break_off() -> Result<()> {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()?;
-        let mut said = BufReader::new(sale.stderr.take().context("a stderr")?);
+        let mut messages = BufReader::new(sale.stderr.take().context("a stderr")?);
         let mut line = String::new();
         while !line.starts_with("2/4") {
             line.clear();
-            ensure!(said.read_line(&mut line)? > 0, "it ended by itself");
+            ensure!(messages.read_line(&mut line)? > 0, "it ended by itself");
         }
         let pid = i32::try_from(sale.id()).ok().and_then(Pid::from_raw);
         kill_process(pid.context("a pid")?, signal)?;
-        // Its end is the end of the last process that has it: the buyers, and who clears up.
-        said.read_to_string(&mut line)?;
+        // Stderr ends with the last process that has it: the buyers and the cleanup process.
+        messages.read_to_string(&mut line)?;
         ensure!(sale.wait()?.signal() == Some(signal.as_raw()));
-        ensure!(folder.path().read_dir()?.next().is_none(), "its folder is left");
+        ensure!(folder.path().read_dir()?.next().is_none(), "its folder still exists");
     }
     Ok(())
 }
 
-fn mistype() -> Result<()> {
+fn wrong_urls() -> Result<()> {
     for (url, hint) in [
         ("shop", "try postgres://"),
         ("http://me:s3cret@127.0.0.1:1", "try postgres://"),
@@ -129,10 +129,10 @@ fn mistype() -> Result<()> {
     ] {
         let mut program = Command::new(env!("CARGO_BIN_EXE_flash_sale"));
         let output = program.args(["--url", url]).output()?;
-        let said = String::from_utf8(output.stderr)?;
+        let messages = String::from_utf8(output.stderr)?;
         ensure!(output.status.code() == Some(1), "{url}: {}", output.status);
-        ensure!(said.contains(hint) && said.lines().count() == 1, "{url}: {said}");
-        ensure!(!said.contains("s3cret"), "{said}");
+        ensure!(messages.contains(hint) && messages.lines().count() == 1, "{url}: {messages}");
+        ensure!(!messages.contains("s3cret"), "{messages}");
     }
     Ok(())
 }

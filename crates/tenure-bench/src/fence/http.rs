@@ -1,5 +1,4 @@
-//! The layer before an HTTP service: a request over loopback, to the service and to the same one
-//! behind the layer.
+//! The layer of an HTTP service: a request over loopback, to a service without and with the layer.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -17,19 +16,21 @@ use tenure::fence::http::{FenceLayer, HEADER, path};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{runtime, token};
+use super::token;
 use crate::compare::Comparison;
+use crate::runtime;
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let layer = FenceLayer::new(Fences::new(10), path);
-    let (mut plain, mut fenced) = (serve(Stock::default())?, serve(layer.layer(Stock::default()))?);
+    let mut plain = serve(Stock::default())?;
+    let mut fenced = serve(layer.layer(Stock::default()))?;
     let text = format!("PUT /stock/42 HTTP/1.1\r\n{HEADER}: {}\r\n\r\n", token());
     Comparison::run(
         rounds,
         10,
         vec![
-            ("http: PUT", Box::new(|| ask(&mut plain, &text))),
-            ("http: PUT through the layer", Box::new(|| ask(&mut fenced, &text))),
+            ("http: PUT", Box::new(|| request(&mut plain, &text))),
+            ("http: PUT through the layer", Box::new(|| request(&mut fenced, &text))),
         ],
     )
 }
@@ -53,7 +54,7 @@ impl Service<Request<()>> for Stock {
     }
 }
 
-/// The least of a server, for one connection.
+/// Starts a minimal server for one connection, and returns the client's side.
 fn serve<S>(mut service: S) -> Result<BufReader<TcpStream>>
 where
     S: Service<Request<()>, Response = Response<String>, Error = Infallible> + Send + 'static,
@@ -65,7 +66,8 @@ where
     stream.set_nodelay(true)?;
     // Ends with the connection.
     drop(thread::spawn(move || -> Result<()> {
-        let (runtime, mut stream) = (runtime()?, BufReader::new(stream));
+        let runtime = runtime()?;
+        let mut stream = BufReader::new(stream);
         while let Some(value) = head(&mut stream)? {
             let request = Request::put("/stock/42").header(HEADER, value).body(())?;
             let Ok(response) = runtime.block_on(service.call(request));
@@ -77,9 +79,10 @@ where
     Ok(BufReader::new(client))
 }
 
-/// Reads a head; returns the token in it, or nothing at the end.
+/// Reads the head of a message. Returns the token in it, or `None` at the end of the connection.
 fn head(stream: &mut BufReader<TcpStream>) -> Result<Option<String>> {
-    let (mut line, mut token) = (String::new(), None);
+    let mut line = String::new();
+    let mut token = None;
     loop {
         line.clear();
         if stream.read_line(&mut line)? == 0 || line == "\r\n" {
@@ -91,7 +94,8 @@ fn head(stream: &mut BufReader<TcpStream>) -> Result<Option<String>> {
     }
 }
 
-fn ask(stream: &mut BufReader<TcpStream>, text: &str) -> Result<()> {
+/// Sends a request and reads the response.
+fn request(stream: &mut BufReader<TcpStream>, text: &str) -> Result<()> {
     stream.get_mut().write_all(text.as_bytes())?;
     let mut line = String::new();
     stream.read_line(&mut line)?;

@@ -1,5 +1,5 @@
-//! What a fence costs: a write of the user's own, and the same write with the fence in it. Those of
-//! etcd, ZooKeeper and Consul are beside their locks.
+//! What a fence costs: a write of the application, without and with a fence. The fences of etcd,
+//! ZooKeeper and Consul are measured in the files of their locks.
 
 pub(crate) mod http;
 
@@ -13,20 +13,16 @@ use rusqlite::{Connection, TransactionBehavior};
 use tenure::{FencingToken, fence};
 use tenure_servers::{Options, Topology};
 use tokio::net::TcpStream;
-use tokio::runtime::Runtime;
 use tokio_postgres::NoTls;
 
 use crate::compare::Comparison;
-
-fn runtime() -> Result<Runtime> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
-}
+use crate::runtime;
 
 fn token() -> FencingToken {
     FencingToken::new(7).expect("7 is a token")
 }
 
-/// A transaction with one update, synced as SQLite does by default.
+/// A transaction with one update, in WAL mode with `synchronous = NORMAL`.
 pub(crate) fn compare_sqlite(rounds: usize) -> Result<Comparison> {
     let folder = tempfile::tempdir()?;
     let connect = || -> Result<Connection> {
@@ -188,7 +184,8 @@ pub(crate) fn compare_redis(rounds: usize) -> Result<Comparison> {
 
 /// A number in memory, behind a mutex and behind a fence.
 pub(crate) fn compare_memory(rounds: usize) -> Result<Comparison> {
-    let (plain, fenced) = (Mutex::new(0_i64), fence::Fenced::new(0_i64));
+    let plain = Mutex::new(0_i64);
+    let fenced = fence::Fenced::new(0_i64);
     Comparison::run(
         rounds,
         10_000,
@@ -196,7 +193,7 @@ pub(crate) fn compare_memory(rounds: usize) -> Result<Comparison> {
             (
                 "memory: lock a mutex, add",
                 Box::new(|| {
-                    *plain.lock().map_err(|_| anyhow::anyhow!("somebody panicked"))? += 1;
+                    *plain.lock().map_err(|_| anyhow::anyhow!("the mutex is poisoned"))? += 1;
                     Ok(())
                 }),
             ),
@@ -211,7 +208,7 @@ pub(crate) fn compare_memory(rounds: usize) -> Result<Comparison> {
     )
 }
 
-/// Both replace the file and wait for the disk.
+/// Two subjects that replace a file and wait for the disk.
 pub(crate) fn compare_file(rounds: usize) -> Result<Comparison> {
     let folder = tempfile::tempdir()?;
     let (plain, fenced) = (folder.path().join("plain"), folder.path().join("fenced"));

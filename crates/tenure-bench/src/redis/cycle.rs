@@ -1,4 +1,4 @@
-//! Take and give back: one task, and 64 of them on 64 keys.
+//! Acquire and release: one task, and 64 tasks on 64 keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,8 @@ use tokio::runtime::Runtime;
 
 use super::servers;
 use crate::compare::{Comparison, Turn};
+
+const TTL: Duration = Duration::from_secs(30);
 
 pub(crate) fn compare_one_task(rounds: usize) -> Result<Comparison> {
     compare(rounds, 4, 1)
@@ -31,9 +33,10 @@ fn compare(rounds: usize, repeat: u32, tasks: usize) -> Result<Comparison> {
     let rslock = LockManager::new(vec![url.clone()]);
     let client = runtime.block_on(tenure::connect(&url))?;
     let plain = runtime.block_on(tenure::connect(&format!("{url}?layout=plain")))?;
-    let (runtime, other) = (&runtime, bare.clone());
+    let runtime = &runtime;
+    let other = bare.clone();
     let subjects = vec![
-        subject("the same two scripts, bare", runtime, tasks, move |number| {
+        subject("the two scripts of tenure, bare", runtime, tasks, move |number| {
             let bare = bare.clone();
             Box::pin(async move { bare.same_scripts(number).await })
         }),
@@ -55,7 +58,7 @@ pub(crate) fn compare_five(rounds: usize) -> Result<Comparison> {
     let runtime = runtime()?;
     let nodes = cluster.nodes().iter();
     let rslock = LockManager::new(nodes.map(tenure_servers::Node::url).collect());
-    // The nodes have just been started; nothing can be forgotten that they never had.
+    // The nodes have just been started: there are no locks that they could have lost.
     let url = cluster.url() + "?nodes=durable";
     let client = runtime.block_on(tenure::connect(&url))?;
     let runtime = &runtime;
@@ -66,12 +69,12 @@ pub(crate) fn compare_five(rounds: usize) -> Result<Comparison> {
     Comparison::run(rounds, 1, subjects)
 }
 
-/// The runtime that most services have.
+/// The kind of runtime that most services use.
 fn runtime() -> Result<Runtime> {
     Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
 }
 
-/// A turn is one cycle in each of so many tasks, each on its own key.
+/// A subject whose turn is one cycle in each of these tasks, each on its own key.
 fn subject<'a>(
     name: &'static str,
     runtime: &'a Runtime,
@@ -79,7 +82,7 @@ fn subject<'a>(
     cycle: impl Fn(usize) -> BoxFuture<'static, Result<()>> + 'a,
 ) -> (&'static str, Turn<'a>) {
     let turn = move || {
-        // Even one is spawned: that is where a service's code runs.
+        // A single task is spawned too, because a service's code runs in tasks.
         let running: Vec<_> = (0..tasks).map(|number| runtime.spawn(cycle(number))).collect();
         runtime.block_on(async { try_join_all(running).await?.into_iter().collect() })
     };
@@ -100,10 +103,10 @@ fn rslock_cycle(manager: &LockManager, number: usize) -> BoxFuture<'static, Resu
     })
 }
 
-/// A client that does nothing but what is asked of it.
+/// A client with only the requests of the comparison.
 struct Bare {
     connection: MultiplexedConnection,
-    take: Script,
+    acquire: Script,
     release: Script,
     delete: Script,
 }
@@ -118,7 +121,7 @@ impl Bare {
         };
         Ok(Bare {
             connection: client.get_multiplexed_async_connection().await?,
-            take: script(include_str!("../../../tenure/src/backends/redis/lua/take.lua")),
+            acquire: script(include_str!("../../../tenure/src/backends/redis/lua/acquire.lua")),
             release: script(include_str!("../../../tenure/src/backends/redis/lua/release.lua")),
             delete: Script::new(
                 "if redis.call('GET', KEYS[1]) == ARGV[1] then \
@@ -127,15 +130,16 @@ impl Bare {
         })
     }
 
-    /// What tenure asks of the server.
+    /// The requests of tenure.
     async fn same_scripts(&self, number: usize) -> Result<()> {
-        let (name, owner) = (format!("same{number}"), "0aa1dbd8-6d52-4b6f-a5d8-0b0d9ab0f6a4:1");
+        let name = format!("same{number}");
+        let owner = "0aa1dbd8-6d52-4b6f-a5d8-0b0d9ab0f6a4:1";
         let own = |kind: &str| format!("tenure:{kind}:{{{name}}}");
         let channel = format!("redisson_lock__channel:{{{name}}}");
         let keys = [name.clone(), own("s"), own("q"), own("w"), own("x") + ":" + owner];
         let common = ["PUBLISH", "tenure:c:", &channel, "3600000", "16", "5", owner];
         let mut connection = self.connection.clone();
-        let mut call = self.take.prepare_invoke();
+        let mut call = self.acquire.prepare_invoke();
         call.key(&keys).arg(&common).arg(30_000).arg(10_000).arg("program\tmachine\t1\t");
         call.invoke_async::<Value>(&mut connection).await?;
         let mut call = self.release.prepare_invoke();
@@ -144,7 +148,7 @@ impl Bare {
         Ok(())
     }
 
-    /// What the simplest lock asks of the server.
+    /// The requests of the simplest lock.
     async fn string(&self, number: usize) -> Result<()> {
         let mut connection = self.connection.clone();
         let key = format!("string{number}");
@@ -155,5 +159,3 @@ impl Bare {
         Ok(())
     }
 }
-
-const TTL: Duration = Duration::from_secs(30);

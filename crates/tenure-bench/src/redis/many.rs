@@ -1,4 +1,4 @@
-//! Very many locks held by one client: what their renewals cost.
+//! 100,000 locks held by one client: what their renewals cost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,32 +7,37 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use futures_util::{StreamExt, TryStreamExt};
 use tenure::{Config, Event, Guard};
-use tenure_servers::wire::redis::ask;
+use tenure_servers::wire::redis::execute;
 use tenure_servers::{Node, Topology};
 
 use super::servers;
 use crate::compare::{Comparison, Fact};
 
+const LOCKS: usize = 100_000;
+const TTL: Duration = Duration::from_secs(30);
+
 pub(crate) fn measure_held(_rounds: usize) -> Result<Comparison> {
     let cluster = servers(Topology::Redis)?;
     let node = cluster.node();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let doubts = Arc::new(AtomicU64::new(0));
+    let runtime = crate::runtime()?;
+    let failed = Arc::new(AtomicU64::new(0));
     let config: Config = cluster.url().parse()?;
-    let counted = doubts.clone();
+    let counted = failed.clone();
     let config = config.observe(move |event| {
-        if let Event::Doubt { .. } = event {
+        if let Event::RenewalFailed { .. } = event {
             counted.fetch_add(1, Ordering::Relaxed);
         }
     });
     let client = runtime.block_on(config.connect())?;
-    // The first lock makes connections and buffers; only what each further one costs counts.
+    // The first lock makes connections and buffers; only the cost of further ones is measured.
     runtime.block_on(async { client.lock("first").acquire().await?.release().await })?;
-    let (memory, server_memory) = (resident()?, number(node, "memory", "used_memory:")?);
+    let memory = resident()?;
+    let server_memory = number(node, "memory", "used_memory:")?;
     let start = Instant::now();
     let guards: Vec<Guard> = runtime.block_on(async {
-        let takes = (0..LOCKS).map(|number| client.lock(format!("k{number}")).ttl(TTL).acquire());
-        futures_util::stream::iter(takes).buffer_unordered(256).try_collect().await
+        let acquires =
+            (0..LOCKS).map(|number| client.lock(format!("k{number}")).ttl(TTL).acquire());
+        futures_util::stream::iter(acquires).buffer_unordered(256).try_collect().await
     })?;
     let took = start.elapsed();
     let per_lock = |now: f64, before: f64| (now - before) / LOCKS as f64;
@@ -47,10 +52,10 @@ pub(crate) fn measure_held(_rounds: usize) -> Result<Comparison> {
     drop(runtime.block_on(client.shutdown(Duration::ZERO)));
     let facts = [
         ("locks held by one client", LOCKS as f64, ""),
-        ("time to take them", took.as_secs_f64(), "s"),
+        ("time to acquire them", took.as_secs_f64(), "s"),
         ("renewals in one lease", spent.renewals, ""),
         ("commands for them", spent.commands, ""),
-        ("renewals that had to be repeated", doubts.load(Ordering::Relaxed) as f64, ""),
+        ("renewals that had to be repeated", failed.load(Ordering::Relaxed) as f64, ""),
         ("commands per renewal", spent.commands / spent.renewals, ""),
         ("CPU of the client per renewal", spent.cpu * 1e6 / spent.renewals, "us"),
         ("CPU of the server per renewal", spent.server_cpu * 1e6 / spent.renewals, "us"),
@@ -61,7 +66,7 @@ pub(crate) fn measure_held(_rounds: usize) -> Result<Comparison> {
     Ok(Comparison::of_facts(facts.into()))
 }
 
-/// What renewals have cost so far.
+/// The cost of renewals so far.
 struct Spent {
     renewals: f64,
     commands: f64,
@@ -74,7 +79,7 @@ impl Spent {
         let calls = |name: &str| number(node, "commandstats", &format!("cmdstat_{name}:calls="));
         let cpu = |of: &str| number(node, "cpu", &format!("used_cpu_{of}_main_thread:"));
         Ok(Spent {
-            // The script looks once at each lock.
+            // The script calls this once per lock.
             renewals: calls("hexists").unwrap_or(0.0),
             commands: calls("evalsha")?,
             cpu: cpu_of_this_process()?,
@@ -92,16 +97,16 @@ impl Spent {
     }
 }
 
-/// The number after this text in what the server says about itself.
+/// The number after this text in a section of the server's `INFO`.
 fn number(node: &Node, section: &str, name: &str) -> Result<f64> {
-    let answer = ask(node.port(), &["INFO", section])?;
-    let text = answer.text().unwrap_or_default();
+    let response = execute(node.port(), &["INFO", section])?;
+    let text = response.text().unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let line = line.with_context(|| format!("the server says nothing about {name}"))?;
+    let line = line.with_context(|| format!("the server does not report {name}"))?;
     Ok(line.split(',').next().unwrap_or_default().trim().parse()?)
 }
 
-/// In seconds, as the kernel counts it: in ticks of 10 ms.
+/// The CPU time of this process in seconds. The kernel counts it in ticks of 10 ms.
 fn cpu_of_this_process() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/self/stat")?;
     let (_, rest) = text.rsplit_once(')').context("the name of this process")?;
@@ -117,6 +122,3 @@ fn resident() -> Result<f64> {
     let kibibytes: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kibibytes * 1024.0)
 }
-
-const LOCKS: usize = 100_000;
-const TTL: Duration = Duration::from_secs(30);

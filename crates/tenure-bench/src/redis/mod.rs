@@ -1,5 +1,5 @@
-//! Redis: what a lock costs over the two scripts that it cannot do without, beside crate `rslock`;
-//! what a hand-over costs between processes; what holding very many costs.
+//! Redis: what a lock costs compared with the two scripts that it needs at least, and with crate
+//! `rslock`; what a handoff costs between processes; what many held locks cost.
 
 mod cycle;
 mod many;
@@ -9,9 +9,9 @@ use tenure_servers::{Cluster, Durability, Options, Topology, start};
 
 pub(crate) use self::cycle::{compare_five, compare_many_tasks, compare_one_task};
 pub(crate) use self::many::measure_held;
-pub(crate) use self::queue::{compare_queues, pass_on};
+pub(crate) use self::queue::{compare_queues, run_worker};
 
-/// Servers that write nothing to disk: what is compared is the way to them.
+/// Starts servers that write nothing to disk: the comparison is about the clients.
 fn servers(topology: Topology) -> anyhow::Result<Cluster> {
     Ok(start(topology, &Options::default().durability(Durability::Memory))?)
 }

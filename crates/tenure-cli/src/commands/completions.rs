@@ -1,4 +1,4 @@
-//! `tenure completions`: a script that teaches a shell the verbs and flags.
+//! `tenure completions`: a script with which a shell completes verbs and flags.
 
 use clap::CommandFactory;
 

@@ -1,4 +1,4 @@
-//! `tenure evict`: takes exactly one grant away from its holder.
+//! `tenure evict`: force-releases exactly one grant.
 
 use tenure::{Key, blocking};
 
@@ -12,10 +12,10 @@ pub(super) fn run(client: &blocking::Client, args: &Evict) -> Result<u8, Failure
     if lock.evict(args.token)? {
         return Ok(exit::DONE);
     }
-    let now = match lock.holding()?.and_then(|holding| holding.holder.token) {
+    let now = match lock.status()?.and_then(|holding| holding.holder.token) {
         Some(token) => format!("it is held with token {token}"),
         None => "it is free".to_owned(),
     };
     let message = format!("`{key}` is not held with token {}: {now}", args.token);
-    Err(Failure::new(exit::NO, message, "look at it again with `tenure show KEY`"))
+    Err(Failure::new(exit::NO, message, "see it with `tenure show KEY`"))
 }

@@ -18,7 +18,7 @@ pub(super) fn run(args: &Help) -> Result<u8, Failure> {
     Ok(exit::DONE)
 }
 
-/// The definition of a verb, by its name or alias.
+/// Finds the definition of a verb, by its name or alias.
 pub(super) fn verb(program: &Command, name: &str) -> Result<Command, Failure> {
     program.find_subcommand(name).cloned().ok_or_else(|| {
         let message = format!("there is no help on `{}`", Harmless(name));

@@ -1,12 +1,12 @@
-//! `tenure ls`: one row a held key.
+//! `tenure ls`: one row per held key.
 
 use tenure::{Holding, blocking};
 
 use crate::args::Ls;
 use crate::exit;
 use crate::failure::Failure;
+use crate::holder::{HolderLine, Row};
 use crate::output::{self, Paint, Short};
-use crate::person::{Person, Row};
 
 pub(super) fn run(client: &blocking::Client, args: &Ls) -> Result<u8, Failure> {
     let mut holdings = client.list(&args.prefix)?;
@@ -42,6 +42,6 @@ fn cells(holding: &Holding) -> [String; 5] {
         holder.token.map_or_else(|| "-".to_owned(), |token| token.to_string()),
         holder.ttl_left.map_or_else(|| "-".to_owned(), |left| Short(left).to_string()),
         holding.waiters.len().to_string(),
-        Person(holder).to_string(),
+        HolderLine(holder).to_string(),
     ]
 }

@@ -10,6 +10,22 @@ use crate::exit;
 use crate::failure::Failure;
 use crate::output;
 
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("TENURE_URL", "Where the locks live, if --url is not given; set for the command of run."),
+    ("TENURE_REACH", "With network, a store of one machine is refused, as by --reach."),
+    ("TENURE_KEY, TENURE_TOKEN", "Set for the command of run: the key and its fencing token."),
+    ("XDG_STATE_HOME", "Where the embedded store lives, in its folder tenure."),
+    ("NO_COLOR", "If set and not empty, nothing is coloured."),
+];
+
+const FILES: &[(&str, &str)] = &[
+    (
+        "$XDG_CONFIG_HOME/tenure/url, ~/.config/tenure/url",
+        "The URL, if neither --url nor TENURE_URL names one.",
+    ),
+    ("/etc/tenure/url", "The URL for all users of the machine, if there is no file of the user."),
+];
+
 pub(super) fn run(args: &Man) -> Result<u8, Failure> {
     let mut program = Args::command();
     program.build();
@@ -39,16 +55,3 @@ fn write(out: &mut Vec<u8>, command: Command) -> std::io::Result<()> {
     }
     Ok(())
 }
-
-const ENVIRONMENT: &[(&str, &str)] = &[
-    ("TENURE_URL", "Where the locks live, if --url is not given; set for the command of run."),
-    ("TENURE_REACH", "With network, a store of one machine is refused, as by --reach."),
-    ("TENURE_KEY, TENURE_TOKEN", "Set for the command of run: the key and its fencing token."),
-    ("XDG_STATE_HOME", "Where the embedded store lives, in its folder tenure."),
-    ("NO_COLOR", "If set and not empty, nothing is coloured."),
-];
-
-const FILES: &[(&str, &str)] = &[
-    ("$XDG_CONFIG_HOME/tenure/url, ~/.config/tenure/url", "The URL, if neither names one."),
-    ("/etc/tenure/url", "The same for all users of the machine."),
-];

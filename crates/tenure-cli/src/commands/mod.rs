@@ -1,4 +1,4 @@
-//! One file per verb, and what they share: the client.
+//! One file per verb, and the client that they share.
 
 mod completions;
 mod doctor;
@@ -21,11 +21,11 @@ use crate::args::{Args, Verb};
 use crate::failure::Failure;
 use crate::store::Store;
 
-/// Does what was asked for and gives the exit code.
+/// Runs a verb and returns the exit code.
 pub(crate) fn run(args: Args) -> Result<u8, Failure> {
-    let (url, reach) = (args.url, args.reach);
-    // Only where it is needed: help must not depend on a file.
-    let store = || Store::find(url, reach);
+    let reach = args.reach;
+    // Only for the verbs that need a store: help must not depend on a file.
+    let store = || Store::find(args.url, reach);
     match args.verb {
         Verb::Run(args) => run::run(&store()?, reach, args),
         Verb::Ls(args) => ls::run(&connect(&store()?)?, &args),
@@ -42,7 +42,7 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     }
 }
 
-/// For the verbs that look: they say at once that a server is down.
+/// The client of the verbs that do not wait: they fail at once if the server is down.
 fn connect(store: &Store) -> Result<blocking::Client, Failure> {
     let config = store.config()?.outage(Duration::ZERO);
     config.connect_blocking().map_err(|error| store.source.name_in(error))

@@ -1,4 +1,5 @@
-//! `tenure run`: a command under a lock. What was typed becomes a `Job`; the runner does the rest.
+//! `tenure run`: a command under a lock. This file checks the flags and makes a [`Job`] of them;
+//! the runner does the rest.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,15 +9,19 @@ use tenure::Key;
 use crate::args::{Reach, Run};
 use crate::exit;
 use crate::failure::Failure;
-use crate::runner::{self, Job, Lease, Patience};
-use crate::store::{Store, option, scheme};
+use crate::runner::{self, Job, Lease, WaitLimit};
+use crate::store::{Store, duration_option, option, scheme};
+
+/// The library's own default.
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
 pub(super) fn run(store: &Store, reach: Option<Reach>, args: Run) -> Result<u8, Failure> {
-    let (key, url) = (Key::new(&args.key)?, store.url.as_str());
-    // Everything that can be refused is refused here, before a process is made.
+    let key = Key::new(&args.key)?;
+    let url = store.url.as_str();
+    // Whatever is wrong with flags or URL is refused here, before a process is forked.
     store.config()?;
     if scheme(url) == "memory" {
-        let message = "a lock in `memory:` lives in one process and would exclude nobody";
+        let message = "a lock in `memory:` lives in one process and would exclude no other";
         let advice = "name a server with --url, or `sqlite:` for this machine alone";
         return Err(Failure::new(exit::USAGE, message, advice));
     }
@@ -26,17 +31,17 @@ pub(super) fn run(store: &Store, reach: Option<Reach>, args: Run) -> Result<u8, 
         return Err(Failure::new(exit::USAGE, "there is no command to run", advice));
     };
     runner::run(&Job {
-        url: with_inherited_beacon(url),
+        url: with_inherited_liveness_file(url),
         environment: environment(store, reach),
         source: store.source.clone(),
         owner: (!has_option(url, "owner")).then(|| file_name(program)),
         key,
-        patience: match (args.no_wait, args.wait) {
-            (true, _) => Patience::None,
-            (false, Some(patience)) => Patience::Within(patience),
-            (false, None) => Patience::Forever,
+        wait_limit: match args.wait {
+            _ if args.no_wait => WaitLimit::NoWait,
+            Some(limit) => WaitLimit::Within(limit),
+            None => WaitLimit::Unlimited,
         },
-        outage: given(url, "outage"),
+        outage: duration_option(url, "outage"),
         ttl: args.ttl,
         lease,
         at_least: args.at_least,
@@ -49,20 +54,19 @@ pub(super) fn run(store: &Store, reach: Option<Reach>, args: Run) -> Result<u8, 
     })
 }
 
-/// For the embedded store: the command inherits the descriptor that tells others "this holder
-/// lives". Otherwise a keeper that is killed would look dead for the microseconds that its command
-/// still has.
-fn with_inherited_beacon(url: &str) -> String {
+/// For the embedded store: the command inherits the descriptor of the liveness file. Otherwise the
+/// lock of a killed supervisor would be free for the microseconds in which its command still runs.
+fn with_inherited_liveness_file(url: &str) -> String {
     if scheme(url) != "sqlite" || has_option(url, "inherit") {
         return url.to_owned();
     }
-    let joint = if url.contains('?') { '&' } else { '?' };
-    format!("{url}{joint}inherit=yes")
+    let separator = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{separator}inherit=yes")
 }
 
-/// What the command has to know so that a `tenure` inside it locks in the same store.
+/// The variables with which a `tenure` inside the command locks in the same store.
 fn environment(store: &Store, reach: Option<Reach>) -> Vec<(&'static str, String)> {
-    let url = store.handed_on().map(|url| ("TENURE_URL", url));
+    let url = store.url_for_command().map(|url| ("TENURE_URL", url));
     let reach = (reach == Some(Reach::Network)).then(|| ("TENURE_REACH", "network".to_owned()));
     url.into_iter().chain(reach).collect()
 }
@@ -71,11 +75,11 @@ fn has_option(url: &str, name: &str) -> bool {
     option(url, name).is_some()
 }
 
-/// The lease as flag, URL and default give it. The command is asked to end when a quarter of it is
-/// left: renewals have to come sooner.
+/// The lease that follows from flag, URL and default. The command gets SIGTERM when a quarter of
+/// the lease is left, so renewals have to be more frequent than that.
 fn lease(url: &str, ttl: Option<Duration>) -> Result<Lease, Failure> {
-    let ttl = ttl.or_else(|| given(url, "ttl")).unwrap_or(DEFAULT_TTL);
-    let renew_every = given(url, "renew").unwrap_or(ttl / 3);
+    let ttl = ttl.or_else(|| duration_option(url, "ttl")).unwrap_or(DEFAULT_TTL);
+    let renew_every = duration_option(url, "renew").unwrap_or(ttl / 3);
     if renew_every > ttl / 2 {
         let message = format!("renewing every {renew_every:?} is too rare for a lease of {ttl:?}");
         let advice = "`renew` in the URL may be at most half of the lease, or leave it out";
@@ -84,33 +88,27 @@ fn lease(url: &str, ttl: Option<Duration>) -> Result<Lease, Failure> {
     Ok(Lease { ttl, renew_every })
 }
 
-fn given(url: &str, name: &str) -> Option<Duration> {
-    option(url, name).and_then(|text| tenure::duration(text).ok())
-}
-
-/// What others see as the holder: the command's name. Its arguments may hold secrets.
+/// The name of the holder that other clients see: the command's file name. Its arguments may
+/// contain secrets.
 fn file_name(program: &std::ffi::OsStr) -> String {
     let name = Path::new(program).file_name().unwrap_or(program);
     name.to_string_lossy().into_owned()
 }
-
-/// The library's own default.
-const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn only_the_embedded_store_hands_on_its_beacon() {
-        assert_eq!(with_inherited_beacon("sqlite:"), "sqlite:?inherit=yes");
-        assert_eq!(with_inherited_beacon("SQLite:a?ttl=1s"), "SQLite:a?ttl=1s&inherit=yes");
-        assert_eq!(with_inherited_beacon("sqlite:?inherit=no"), "sqlite:?inherit=no");
-        assert_eq!(with_inherited_beacon("memory:"), "memory:");
+    fn only_the_embedded_store_has_an_inherited_liveness_file() {
+        assert_eq!(with_inherited_liveness_file("sqlite:"), "sqlite:?inherit=yes");
+        assert_eq!(with_inherited_liveness_file("SQLite:a?ttl=1s"), "SQLite:a?ttl=1s&inherit=yes");
+        assert_eq!(with_inherited_liveness_file("sqlite:?inherit=no"), "sqlite:?inherit=no");
+        assert_eq!(with_inherited_liveness_file("memory:"), "memory:");
     }
 
     #[test]
-    fn renewals_have_to_leave_time_to_end_the_command() {
+    fn renewals_leave_time_to_end_the_command() {
         let seconds = |n| Some(Duration::from_secs(n));
         assert!(lease("sqlite:?renew=15s", None).is_ok());
         assert!(lease("sqlite:?renew=16s", None).is_err());

@@ -1,4 +1,5 @@
-//! `tenure schema`: the tables of a database, for those who may not let tenure make them.
+//! `tenure schema`: the statements that create the tables of a database, for clients that may not
+//! create tables themselves.
 
 use crate::args::{Dialect, Schema};
 use crate::exit;

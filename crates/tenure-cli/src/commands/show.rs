@@ -7,12 +7,12 @@ use tenure::{Holding, Key, blocking};
 use crate::args::Show;
 use crate::exit;
 use crate::failure::Failure;
+use crate::holder::{HolderLine, Row, WaiterLine};
 use crate::output::{self, Paint, Short};
-use crate::person::{InLine, Person, Row};
 
 pub(super) fn run(client: &blocking::Client, args: &Show) -> Result<u8, Failure> {
     let key = Key::new(&args.key)?;
-    let holding = client.lock(&key).holding()?;
+    let holding = client.lock(&key).status()?;
     match &holding {
         _ if args.json => {
             let row = holding.as_ref().map(|holding| Row::new(holding).with_waiting(holding));
@@ -28,10 +28,9 @@ fn describe(holding: &Holding, paint: Paint) -> String {
     let holder = &holding.holder;
     let mut text = format!("{}\n", paint.bold(holding.key.as_str()));
     let mut line = |name: &str, value: String| {
-        // Writing to a string cannot fail.
-        let _always = writeln!(text, "  {name:9} {value}");
+        let _cannot_fail = writeln!(text, "  {name:9} {value}");
     };
-    line("holder", Person(holder).to_string());
+    line("holder", HolderLine(holder).to_string());
     if let Some(token) = holder.token {
         line("token", token.to_string());
     }
@@ -43,7 +42,7 @@ fn describe(holding: &Holding, paint: Paint) -> String {
     }
     line("waiters", holding.waiters.len().to_string());
     for waiter in &holding.waiters {
-        line("", format!("- {}", InLine(waiter)));
+        line("", format!("- {}", WaiterLine(waiter)));
     }
     text
 }

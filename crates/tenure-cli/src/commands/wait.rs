@@ -1,4 +1,4 @@
-//! `tenure wait`: until a lock is free, without taking it.
+//! `tenure wait`: waits until a lock is free, without acquiring it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,36 +11,34 @@ use tenure::Key;
 use crate::args::Wait;
 use crate::exit;
 use crate::failure::Failure;
-use crate::person::Person;
-use crate::store::{Store, option};
+use crate::holder::HolderLine;
+use crate::store::{MIN_RESPONSE_TIME, Store, duration_option, outage_within};
 
 pub(super) fn run(store: &Store, args: &Wait) -> Result<u8, Failure> {
     let key = Key::new(&args.key)?;
     let mut config = store.config()?;
-    if let Some(patience) = args.wait {
-        let outage = option(&store.url, "outage").and_then(|text| tenure::duration(text).ok());
-        config = config.outage(outage.map_or(patience, |outage| outage.min(patience)));
+    if let Some(limit) = args.wait {
+        config = config.outage(outage_within(limit, duration_option(&store.url, "outage")));
     }
-    let after = |patience| Instant::now().checked_add(patience);
+    let after = |limit| Instant::now().checked_add(limit);
     let until = args.wait.and_then(after);
-    // A patience of nothing is a question, and a question gets a moment for its answer.
-    let answered = args.wait.and_then(|patience| after(patience.max(ONE_ANSWER)));
-    let client = within(answered, config.connect()).ok_or_else(Failure::silent)?;
+    let responded = args.wait.and_then(|limit| after(limit.max(MIN_RESPONSE_TIME)));
+    let client = within(responded, config.connect()).ok_or_else(Failure::no_response)?;
     let client = client.map_err(|error| store.source.name_in(error))?;
     let lock = client.lock(&key);
-    let holding = within(answered, lock.holding()).ok_or_else(Failure::silent)??;
+    let holding = within(responded, lock.status()).ok_or_else(Failure::no_response)??;
     let Some(holding) = holding else { return Ok(exit::DONE) };
     match within(until, lock.until_free()) {
         Some(free) => free.map(|()| exit::DONE).map_err(Failure::from),
         None => {
-            let message = format!("`{key}` is still held, by {}", Person(&holding.holder));
+            let message = format!("`{key}` is still held, by {}", HolderLine(&holding.holder));
             Err(Failure::new(exit::BUSY, message, "wait longer with --wait DUR, or without it"))
         }
     }
 }
 
-/// Waits for a future, but not beyond this moment. The library's futures only await its own thread,
-/// so that any executor will do; this one is a parked thread.
+/// Runs a future until it is ready or the deadline has passed. The library's futures wait for its
+/// own thread, so that any executor can run them; this one parks the current thread.
 fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -64,6 +62,3 @@ impl Wake for Unpark {
         self.0.unpark();
     }
 }
-
-/// What even the shortest patience leaves a server to answer.
-const ONE_ANSWER: Duration = Duration::from_secs(1);

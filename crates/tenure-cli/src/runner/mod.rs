@@ -1,41 +1,56 @@
 //! Runs a command under a lock, as two processes:
 //!
 //! ```text
-//! shell ─ front (the shell's job, no threads) ─ socket pair ─ keeper (holds the lock)
-//!           signals, stop and continue, exit code               └ command, in its own group
+//! shell ─ launcher (the shell's job, no threads) ─ channel ─ supervisor (holds the lock)
+//!           signals, stop and continue, exit code              └ command, in its own process group
 //! ```
 //!
-//! One process would not do: a stopped runner cannot renew, so that Ctrl-Z would lose the lock, and
-//! a killed runner cannot end its grandchildren. So each watches the other: the end of the pair is
-//! the notice of death, and both adopt orphans (`PR_SET_CHILD_SUBREAPER`). The front forks first of
-//! all, before there is a thread or an open store.
+//! A single process cannot do this: if it is stopped it cannot renew, so Ctrl-Z would lose the
+//! lock; if it is killed it cannot end its grandchildren. Therefore each process watches the other:
+//! when one of them ends, the kernel closes its end of the channel, and the other one kills the
+//! command. Both are subreapers (`PR_SET_CHILD_SUBREAPER`), so that orphans of the command become
+//! their children and can be found. The launcher forks before the program starts a thread or opens
+//! a store.
+//!
+//! | file | job |
+//! |---|---|
+//! | `launcher` | the process that the shell started: signals, job control, exit code |
+//! | `supervisor` | the process that acquires, renews and releases the lock |
+//! | `spawn` | starts the command |
+//! | `monitor` | watches lease and command, and ends the command in time |
+//! | `at_least` | keeps the lock after the command has ended, for `--at-least` |
+//! | `channel` | messages between launcher and supervisor |
+//! | `event_loop` | where the supervisor waits for everything at once |
+//! | `process_tree` | reaps and kills the descendants of this process |
+//! | `reporter` | messages and JSON events on stderr |
+//! | `signals`, `terminal`, `clock`, `sys` | the operating system |
 
 #[cfg(target_os = "linux")]
-mod child;
+mod at_least;
 #[cfg(target_os = "linux")]
-mod desk;
+mod channel;
 #[cfg(target_os = "linux")]
-mod front;
+mod clock;
 #[cfg(target_os = "linux")]
-mod hold;
+mod event_loop;
 #[cfg(target_os = "linux")]
-mod keeper;
+mod launcher;
 #[cfg(target_os = "linux")]
-mod pair;
+mod monitor;
+#[cfg(target_os = "linux")]
+mod process_tree;
+#[cfg(target_os = "linux")]
+mod reporter;
 #[cfg(target_os = "linux")]
 mod signals;
 #[cfg(target_os = "linux")]
+mod spawn;
+#[cfg(target_os = "linux")]
+mod supervisor;
+#[cfg(target_os = "linux")]
 mod sys;
 #[cfg(target_os = "linux")]
-mod talk;
-#[cfg(target_os = "linux")]
 mod terminal;
-#[cfg(target_os = "linux")]
-mod time;
-#[cfg(target_os = "linux")]
-mod tree;
-#[cfg(target_os = "linux")]
-mod work;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -45,28 +60,28 @@ use tenure::Key;
 use crate::store::Source;
 
 #[cfg(target_os = "linux")]
-pub(crate) use front::run;
+pub(crate) use launcher::run;
 
-/// What is to be run, under which lock.
+/// The command to run, and the lock to hold while it runs.
 #[derive(Debug)]
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "`run` is for Linux"))]
 pub(crate) struct Job {
     pub(crate) url: String,
-    /// What the command finds in its environment of that.
+    /// Variables of tenure in the command's environment, besides the key and the token.
     pub(crate) environment: Vec<(&'static str, String)>,
     /// Where the URL comes from.
     pub(crate) source: Source,
-    /// What others see as the holder; `None` leaves it to the URL.
+    /// The name of the holder that other clients see; `None` if the URL names it.
     pub(crate) owner: Option<String>,
     pub(crate) key: Key,
-    pub(crate) patience: Patience,
-    /// How long the URL lets a server be away; `None` if it does not say.
+    pub(crate) wait_limit: WaitLimit,
+    /// The option `outage` of the URL: how long to retry an unreachable server.
     pub(crate) outage: Option<Duration>,
-    /// The lease, if it was given.
+    /// The flag `--ttl`.
     pub(crate) ttl: Option<Duration>,
     /// The lease that the lock has without `at_least`, and how often it is renewed.
     pub(crate) lease: Lease,
-    /// How long the lock is kept at least, counted from its grant.
+    /// The minimum time to keep the lock, counted from its grant.
     pub(crate) at_least: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) note: String,
@@ -84,21 +99,29 @@ pub(crate) struct Lease {
     pub(crate) renew_every: Duration,
 }
 
-/// How it ended: the exit code, and the cause in a word.
+/// How a job ended.
 #[cfg(target_os = "linux")]
-struct Ending(u8, &'static str);
+struct Ending {
+    /// The exit code of `tenure run`.
+    code: u8,
+    /// The field `cause` of the last JSON event.
+    cause: &'static str,
+}
 
-/// How long to wait for a lock that somebody else holds.
+/// How long to wait for a lock that another client holds.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "`run` is for Linux"))]
-pub(crate) enum Patience {
-    Forever,
-    None,
+pub(crate) enum WaitLimit {
+    /// Wait until the lock is granted.
+    Unlimited,
+    /// Do not wait at all.
+    NoWait,
+    /// Give up after this time.
     Within(Duration),
 }
 
-/// Elsewhere there is no parent-death signal and nobody adopts orphans, so that a killed runner
-/// would leave its command at work under a lock that expires.
+/// Other systems have neither a parent-death signal nor subreapers, so that a killed runner would
+/// leave its command running under a lock that expires.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn run(_job: &Job) -> Result<u8, crate::failure::Failure> {
     let message = "`tenure run` works on Linux only: elsewhere it could not end its command";

@@ -1,4 +1,4 @@
-//! `run --at-least`: a lock that is kept after its command has ended, whatever ends us.
+//! `run --at-least`: a lock that is kept after its command has ended, whatever ends `run`.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::terminal::Terminal;
 use crate::support::*;
 
-/// Starts a command that ends at once, and waits for that: from then on the lock is only kept.
+/// Starts a command that ends at once, and waits for its end: from then on the lock is only kept.
 fn kept(store: &Store, at_least: &str, script: &str) -> Running {
     let script = format!("echo $$; {script}");
     let run = store.start(["run", "--at-least", at_least, "k", "--", "sh", "-c", &script]);
@@ -41,14 +41,14 @@ fn three_starts_of_a_short_job_run_it_once() {
 }
 
 #[test]
-fn the_lock_is_kept_also_after_a_failure_and_the_code_is_passed_on() {
+fn the_lock_is_kept_after_a_failed_command_and_its_code_is_returned() {
     let store = Store::new();
     let begin = Instant::now();
     let mut run = kept(&store, "2s", "exit 3");
     assert_eq!(store.code(["run", "--no-wait", "k", "--", "true"]), 75);
     assert_eq!(run.code(), 3);
     assert!(begin.elapsed() >= Duration::from_secs(2), "{:?}", begin.elapsed());
-    assert_eq!(run.talk(), "");
+    assert_eq!(run.messages(), "");
     assert_eq!(store.show("k"), Value::Null);
 }
 
@@ -67,7 +67,7 @@ fn a_long_command_is_not_delayed() {
 }
 
 #[test]
-fn a_command_that_cannot_start_leaves_the_lock_to_others() {
+fn the_lock_is_not_kept_if_the_command_cannot_start() {
     let store = Store::new();
     let begin = Instant::now();
     assert_eq!(store.code(["run", "--at-least", "1h", "k", "--", "no-such-command-here"]), 127);
@@ -80,16 +80,16 @@ fn a_signal_ends_the_run_but_not_the_lock() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let store = Store::new();
         let mut run = kept(&store, "5s", "exit 3");
-        let keeper = run.keeper();
+        let supervisor = run.supervisor();
         let begin = Instant::now();
         run.signal(signal);
         assert_eq!(run.code(), 3, "the command's own");
         assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
-        assert_eq!(run.talk(), "", "and nobody has to wait for the end of stderr");
-        assert!(is_alive(keeper));
+        assert_eq!(run.messages(), "", "stderr is closed at once");
+        assert!(is_alive(supervisor));
         assert_ne!(store.show("k"), Value::Null, "it is still held");
         eventually("the lock is free in the end", || store.show("k") == Value::Null);
-        until_dead(keeper);
+        until_dead(supervisor);
     }
 }
 
@@ -108,39 +108,40 @@ fn a_signal_that_ends_the_command_does_not_end_the_lock() {
 }
 
 #[test]
-fn a_killed_front_does_not_end_the_lock() {
+fn a_killed_launcher_does_not_end_the_lock() {
     let store = Store::new();
     let mut run = kept(&store, "5s", "exit 0");
-    let keeper = run.keeper();
+    let supervisor = run.supervisor();
     run.kill();
-    assert!(is_alive(keeper));
+    assert!(is_alive(supervisor));
     assert_ne!(store.show("k"), Value::Null, "it is still held");
     eventually("the lock is free in the end", || store.show("k") == Value::Null);
-    until_dead(keeper);
+    until_dead(supervisor);
 }
 
 #[test]
-fn a_front_that_is_killed_with_its_command_does_not_end_the_lock() {
+fn a_launcher_killed_while_the_command_runs_does_not_end_the_lock() {
     let store = Store::new();
     let args = ["run", "--at-least", "5s", "k", "--", "sh", "-c", "echo $$; exec sleep 60"];
     let mut run = store.start(args);
-    let (command, keeper) = (run.number(), run.keeper());
+    let command = run.number();
+    let supervisor = run.supervisor();
     run.kill();
     until_dead(command);
-    assert_eq!(run.talk(), "", "nobody has to wait for the end of stderr");
-    assert!(is_alive(keeper));
+    assert_eq!(run.messages(), "", "stderr is closed at once");
+    assert!(is_alive(supervisor));
     assert_ne!(store.show("k"), Value::Null, "it is still held");
     eventually("the lock is free in the end", || store.show("k") == Value::Null);
 }
 
 #[test]
-fn a_killed_keeper_is_told_and_does_not_change_the_code() {
+fn a_killed_supervisor_is_reported_and_does_not_change_the_code() {
     let store = Store::new();
     let args = ["run", "--at-least", "1h", "k", "--", "sh", "-c", "exit 3"];
     let mut terminal = Terminal::start(&mut store.tenure(args));
     terminal.expect("`k` is kept for another ");
-    let keeper = children(terminal.pid());
-    send(keeper[0], Signal::KILL);
+    let supervisor = children(terminal.pid());
+    send(supervisor[0], Signal::KILL);
     terminal.expect("before --at-least had passed");
     assert_eq!(terminal.code(), 3);
 }
@@ -152,5 +153,5 @@ fn a_kept_lock_can_be_evicted() {
     let token = store.token("k").to_string();
     assert_eq!(store.code(["evict", "k", "--token", &token]), 0);
     assert_eq!(run.code(), 3, "the command had it to its end");
-    assert!(run.talk().contains("evicted"));
+    assert!(run.messages().contains("evicted"));
 }

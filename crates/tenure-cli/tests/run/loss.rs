@@ -1,4 +1,4 @@
-//! A lock that is lost, held for too long, or cannot be given back.
+//! A lock that is lost, held for too long, or cannot be released.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::*;
 
 #[test]
-fn an_evicted_command_is_asked_to_end_and_the_code_is_76() {
+fn an_evicted_command_gets_sigterm_and_the_code_is_76() {
     let store = Store::new();
     let script = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.02; done";
     let mut run = store.start(["run", "k", "--", "sh", "-c", script]);
@@ -17,18 +17,18 @@ fn an_evicted_command_is_asked_to_end_and_the_code_is_76() {
     assert_eq!(store.code(["evict", "k", "--token", &token]), 0);
     assert_eq!(run.line(), "bye");
     assert_eq!(run.code(), 76, "even if the command exits with 0");
-    let talk = run.talk();
-    assert!(talk.contains("lost `k`") && talk.contains("evicted"), "{talk}");
+    let messages = run.messages();
+    assert!(messages.contains("lost `k`") && messages.contains("evicted"), "{messages}");
     let next = store.output(["run", "k", "--", "sh", "-c", "echo $TENURE_TOKEN"]);
     assert!(text(&next.stdout).trim().parse::<u64>().unwrap() > token.parse().unwrap());
 }
 
 #[test]
-fn who_ignores_the_request_is_killed_before_the_lease_can_have_ended() {
+fn a_command_that_ignores_sigterm_is_killed_before_the_lease_ends() {
     let store = Store::new();
     let script = "trap '' TERM; setsid sh -c 'echo $$; exec sleep 60' & echo $$
         while :; do sleep 0.02; done";
-    // With a short lease its end decides, with a long one the patience of two seconds.
+    // With a short lease its end decides, with a long one the grace period of two seconds.
     for (ttl, limit) in [("2s", 2), ("60s", 10)] {
         let mut run = store.start(["run", "--ttl", ttl, "k", "--", "sh", "-c", script]);
         let tree = [run.number(), run.number()];
@@ -44,12 +44,12 @@ fn who_ignores_the_request_is_killed_before_the_lease_can_have_ended() {
 #[test]
 fn a_command_whose_lock_cannot_be_renewed_is_dead_before_its_lease_ends() {
     let store = Store::new();
-    let script = "trap 'echo asked' TERM; echo $$; while :; do sleep 0.02; done";
+    let script = "trap 'echo terminated' TERM; echo $$; while :; do sleep 0.02; done";
     let mut run = store.start(["run", "--ttl", "3s", "k", "--", "sh", "-c", script]);
     let command = run.number();
     let base = blocked(&store);
     let begin = Instant::now();
-    assert_eq!(run.line(), "asked");
+    assert_eq!(run.line(), "terminated");
     until_dead(command);
     assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
     base.execute_batch("ROLLBACK").unwrap();
@@ -65,11 +65,11 @@ fn a_release_that_cannot_be_confirmed_does_not_change_the_code() {
     let _base = blocked(&store);
     run.signal(Signal::TERM);
     assert_eq!(run.code(), 143);
-    assert!(run.talk().contains("not confirmed"));
+    assert!(run.messages().contains("not confirmed"));
 }
 
 #[test]
-fn a_signal_does_not_cut_a_release_short() {
+fn a_signal_does_not_interrupt_a_release() {
     let store = Store::new();
     let script = "echo $$; read end";
     let mut command = store.tenure(["run", "--ttl", "20s", "k", "--", "sh", "-c", script]);
@@ -79,15 +79,15 @@ fn a_signal_does_not_cut_a_release_short() {
     send(command, Signal::KILL);
     eventually("the command is reaped", || state(command).is_none());
     run.signal(Signal::TERM);
-    // A release that is cut short ends the program within a second.
+    // An interrupted release would end the program within a second.
     let end = Instant::now() + Duration::from_millis(1500);
     while Instant::now() < end {
-        assert!(!run.is_over(), "{}", run.talk());
+        assert!(!run.is_over(), "{}", run.messages());
         std::thread::sleep(Duration::from_millis(10));
     }
     base.execute_batch("ROLLBACK").unwrap();
     assert_eq!(run.code(), 137);
-    assert_eq!(run.talk(), "");
+    assert_eq!(run.messages(), "");
     assert_eq!(store.show("k"), Value::Null);
 }
 
@@ -96,11 +96,11 @@ fn a_command_that_holds_too_long_is_ended() {
     let store = Store::new();
     let mut run = store.start(["run", "--max-hold", "200ms", "k", "--", "sleep", "60"]);
     assert_eq!(run.code(), 76);
-    assert!(run.talk().contains("--max-hold"));
+    assert!(run.messages().contains("--max-hold"));
     assert_eq!(store.show("k"), Value::Null);
 }
 
-/// Nobody can write to the store while this transaction is open.
+/// Opens a transaction that blocks every other writer of the store.
 fn blocked(store: &Store) -> rusqlite::Connection {
     let base = rusqlite::Connection::open(store.folder.path().join("locks.db")).unwrap();
     base.busy_timeout(LIMIT).unwrap();

@@ -1,4 +1,4 @@
-//! What the caller of `tenure run` learns, and what its command does.
+//! The results of `tenure run`: exit codes, messages, JSON events, and the command's environment.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::*;
 
 #[test]
-fn the_exact_code_of_the_command_is_passed_on() {
+fn the_exact_code_of_the_command_is_returned() {
     let store = Store::new();
     for code in [0, 1, 37, 75, 255] {
         assert_eq!(store.code(["run", "k", "--", "sh", "-c", &format!("exit {code}")]), code);
@@ -32,7 +32,7 @@ fn a_command_that_cannot_start_leaves_the_lock_free() {
 }
 
 #[test]
-fn the_command_learns_its_key_and_token() {
+fn the_command_gets_its_key_and_token() {
     let store = Store::new();
     let script = "echo $TENURE_KEY; echo $TENURE_TOKEN; read end";
     let mut run = Running::start(
@@ -47,7 +47,7 @@ fn the_command_learns_its_key_and_token() {
 }
 
 #[test]
-fn busy_is_75_and_says_who() {
+fn busy_is_75_and_names_the_holder() {
     let store = Store::new();
     let holder = store.start([
         "run",
@@ -62,9 +62,12 @@ fn busy_is_75_and_says_who() {
     holder.line();
     let output = store.output(["run", "--no-wait", "k", "--", "echo", "ran"]);
     assert_eq!((code(&output), text(&output.stdout).as_str()), (75, ""));
-    let talk = text(&output.stderr);
-    let pid = format!("pid {}", holder.front());
-    assert!(talk.contains(&pid) && talk.contains("big job") && talk.contains("sh on "), "{talk}");
+    let messages = text(&output.stderr);
+    let pid = format!("pid {}", holder.launcher());
+    assert!(
+        messages.contains(&pid) && messages.contains("big job") && messages.contains("sh on "),
+        "{messages}"
+    );
 
     let begin = Instant::now();
     assert_eq!(store.code(["run", "--wait", "400ms", "k", "--", "echo", "ran"]), 75);
@@ -102,10 +105,10 @@ fn a_finished_run_leaves_no_files_behind() {
 }
 
 #[test]
-fn json_tells_what_happens() {
+fn json_events_report_what_happens() {
     let store = Store::new();
-    let events = |talk: &str| -> Vec<Value> {
-        talk.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let events = |messages: &str| -> Vec<Value> {
+        messages.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
     let mut holder =
         store.start(["run", "--json", "k", "--", "sh", "-c", "echo held; exec sleep 60"]);
@@ -123,7 +126,7 @@ fn json_tells_what_happens() {
     assert_eq!(store.code(["evict", "k", "--token", &token.to_string()]), 0);
     assert_eq!((holder.code(), waiter.code()), (76, 3));
 
-    let events_of = |run: &mut Running| events(&run.talk());
+    let events_of = |run: &mut Running| events(&run.messages());
     let held = events_of(&mut holder);
     assert_eq!(held[0]["event"], "acquired");
     assert_eq!((&held[0]["key"], &held[0]["token"]), (&"k".into(), &token.into()));
@@ -132,7 +135,7 @@ fn json_tells_what_happens() {
     let waited = events_of(&mut waiter);
     assert_eq!(
         (&waited[0]["event"], &waited[0]["holder"]["pid"]),
-        (&"waiting".into(), &holder.front().into())
+        (&"waiting".into(), &holder.launcher().into())
     );
     assert_eq!(waited[0]["reason"], Value::Null, "it is for a holder");
     assert_eq!(waited[1]["event"], "acquired");

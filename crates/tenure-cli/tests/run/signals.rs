@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::support::*;
 
 #[test]
-fn signals_to_the_runner_reach_the_command() {
+fn signals_to_the_launcher_reach_the_command() {
     let store = Store::new();
     let script = "for s in INT TERM HUP QUIT USR1 USR2 WINCH; do trap \"echo $s\" $s; done
         echo ready; while :; do sleep 0.02; done";
@@ -49,7 +49,7 @@ fn a_stopped_command_can_be_terminated() {
 }
 
 #[test]
-fn what_the_caller_ignores_stays_ignored() {
+fn signals_ignored_by_the_caller_stay_ignored() {
     let store = Store::new();
     let script = "trap 'echo usr1; exit 3' USR1; kill -HUP $$; echo ready
         while :; do sleep 0.02; done";
@@ -61,7 +61,7 @@ fn what_the_caller_ignores_stays_ignored() {
 }
 
 #[test]
-fn what_the_caller_ignores_is_not_passed_on() {
+fn signals_ignored_by_the_caller_are_not_forwarded() {
     let store = Store::new();
     let reset = ["env", "--default-signal=HUP"];
     if !output(Command::new(reset[0]).args([reset[1], "true"])).status.success() {
@@ -78,7 +78,7 @@ fn what_the_caller_ignores_is_not_passed_on() {
     assert_eq!(run.code(), 3);
 }
 
-/// `tenure run` with a command, started by somebody who ignores HUP.
+/// `tenure run` with a command, started by a shell that ignores HUP.
 fn under_nohup(store: &Store, command: &[&str]) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_tenure")]);
@@ -87,7 +87,7 @@ fn under_nohup(store: &Store, command: &[&str]) -> Command {
 }
 
 #[test]
-fn the_command_finds_signals_as_our_caller_left_them() {
+fn the_command_gets_the_signal_mask_of_the_caller() {
     let store = Store::new();
     // Not through a shell: some shells empty the mask themselves.
     let grep = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"];
@@ -102,7 +102,7 @@ fn the_command_finds_signals_as_our_caller_left_them() {
 }
 
 #[test]
-fn a_signal_to_the_keeper_alone_changes_nothing() {
+fn a_signal_to_the_supervisor_alone_changes_nothing() {
     let store = Store::new();
     let script = "echo $$; while ! test -e go; do sleep 0.01; done; exit 4";
     let mut run = Running::start(
@@ -110,7 +110,7 @@ fn a_signal_to_the_keeper_alone_changes_nothing() {
     );
     run.number();
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::USR1] {
-        send(run.keeper(), signal);
+        send(run.supervisor(), signal);
     }
     let token = store.token("k");
     assert!(!run.is_over());
@@ -120,7 +120,7 @@ fn a_signal_to_the_keeper_alone_changes_nothing() {
 }
 
 #[test]
-fn an_interrupted_wait_gives_its_place_back() {
+fn an_interrupted_wait_removes_its_queue_entry() {
     let store = Store::new();
     let _holder = store.hold("k");
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::USR1, 138)] {
@@ -132,8 +132,8 @@ fn an_interrupted_wait_gives_its_place_back() {
     }
     let waiter = store.start(["run", "k", "--", "true"]);
     store.until_waiting("k", 1);
-    let keeper = waiter.keeper();
+    let supervisor = waiter.supervisor();
     waiter.signal(Signal::KILL);
-    until_dead(keeper);
-    assert_eq!(store.show("k")["waiters"], 0, "also when the front is killed");
+    until_dead(supervisor);
+    assert_eq!(store.show("k")["waiters"], 0, "also when the launcher is killed");
 }

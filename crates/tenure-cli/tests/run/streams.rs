@@ -1,4 +1,4 @@
-//! Descriptors, and what is left in the background.
+//! The descriptors of the command, and processes that it leaves in the background.
 
 use std::process::Command;
 
@@ -39,7 +39,7 @@ fn other_descriptors_reach_the_command_and_only_it() {
 }
 
 #[test]
-fn a_command_whose_reader_leaves_ends_by_sigpipe() {
+fn a_command_with_a_closed_reader_ends_by_sigpipe() {
     let store = Store::new();
     let mut run = store.tenure(["run", "k", "--", "yes"]);
     let mut child = run.stdout(std::process::Stdio::piped()).spawn().unwrap();
@@ -48,7 +48,7 @@ fn a_command_whose_reader_leaves_ends_by_sigpipe() {
 }
 
 #[test]
-fn children_left_in_the_background_live_on_without_the_lock() {
+fn background_children_outlive_the_lock() {
     let store = Store::new();
     let mut run = store.start(["run", "k", "--", "sh", "-c", "sleep 60 >&- 2>&- & echo $!"]);
     let child = Leftover(run.number());
@@ -63,7 +63,7 @@ fn orphans_leave_no_zombies() {
     let script = "(sh -c 'echo $$' & ) ; exec sleep 60";
     let run = store.start(["run", "k", "--", "sh", "-c", script]);
     let orphan = run.number();
-    let keeper = run.keeper();
+    let supervisor = run.supervisor();
     eventually("the orphan is reaped", || state(orphan).is_none());
-    assert!(children(keeper).iter().all(|child| state(*child) != Some('Z')));
+    assert!(children(supervisor).iter().all(|child| state(*child) != Some('Z')));
 }

@@ -1,11 +1,11 @@
-//! The cases, and the frame that they run in.
+//! The cases, and how they are run.
 
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use rustix::process::Signal;
 use serde_json::Value;
-use tenure_servers::wire::redis::ask;
+use tenure_servers::wire::redis::execute;
 use tenure_servers::{Cluster, Options, Topology, require, start};
 
 use crate::support::*;
@@ -17,11 +17,11 @@ pub(crate) fn main() {
     arguments.test_threads.get_or_insert(2);
     let mut trials = vec![
         case("a_password_is_withheld_from_the_command", Topology::Redis, password),
-        case("a_wrong_password_gets_no_advice_to_lock_elsewhere", Topology::Redis, denied),
+        case("a_wrong_password_gets_no_advice_to_use_another_store", Topology::Redis, denied),
         case("a_run_waits_for_a_server_that_is_down", Topology::Redis, down),
-        case("a_client_waits_for_a_server_only_if_told", Topology::Redis, library),
-        case("nodes_that_just_started_are_named_as_the_reason", Topology::Redis5, young),
-        case("what_the_server_keeps_lasts_at_least_as_long", Topology::Redis, crash),
+        case("a_client_retries_an_unreachable_server_only_if_configured", Topology::Redis, library),
+        case("nodes_that_just_started_are_reported_as_the_reason", Topology::Redis5, young),
+        case("the_lease_lasts_for_at_least_after_a_crash", Topology::Redis, crash),
     ];
     for topology in [
         Topology::Consul,
@@ -50,7 +50,7 @@ fn case(name: &str, topology: Topology, run: fn(&Cluster)) -> Trial {
     })
 }
 
-/// The address, user and password of this Redis; without one of its own it gets a user.
+/// The address, user and password of this Redis. A server without a user gets one.
 fn login(redis: &Cluster) -> (String, String, String) {
     let url = redis.url();
     let known = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
@@ -59,7 +59,7 @@ fn login(redis: &Cluster) -> (String, String, String) {
         return (address, user.to_owned(), password.to_owned());
     }
     let rights = ["ACL", "SETUSER", "op", "on", ">open-sesame", "~*", "&*", "+@all"];
-    assert_eq!(ask(redis.node().port(), &rights).unwrap().text(), Some("OK"));
+    assert_eq!(execute(redis.node().port(), &rights).unwrap().text(), Some("OK"));
     (address, "op".to_owned(), "open-sesame".to_owned())
 }
 
@@ -91,18 +91,18 @@ fn denied(redis: &Cluster) {
     let url = format!("redis://{user}:wrong@{address}/");
     for verb in [&["run", "k", "--", "true"][..], &["ls"], &["wait", "k"]] {
         let output = output(tenure(["--url", &url]).args(verb));
-        let talk = text(&output.stderr);
-        assert_eq!(code(&output), 77, "{verb:?}: {talk}");
-        assert!(talk.contains("try: check user and password"), "{talk}");
-        assert!(!talk.contains("sqlite") && !talk.contains("another store"), "{talk}");
+        let messages = text(&output.stderr);
+        assert_eq!(code(&output), 77, "{verb:?}: {messages}");
+        assert!(messages.contains("try: check user and password"), "{messages}");
+        assert!(!messages.contains("sqlite") && !messages.contains("another store"), "{messages}");
     }
 }
 
 fn down(redis: &Cluster) {
     let url = redis.url();
     let with = |option: &str| {
-        let joint = if url.contains('?') { '&' } else { '?' };
-        format!("{url}{joint}{option}")
+        let separator = if url.contains('?') { '&' } else { '?' };
+        format!("{url}{separator}{option}")
     };
     redis.node().kill().unwrap();
     for (url, wait) in [
@@ -121,7 +121,7 @@ fn down(redis: &Cluster) {
         assert_eq!(code(&output), 69, "{wait:?}: {output:?}");
         assert!(begin.elapsed() < Duration::from_secs(10), "{wait:?}: {:?}", begin.elapsed());
     }
-    let borne = [
+    let retried = [
         (with("outage=20s"), &["run", "k", "--", "echo", "ran"][..]),
         (url.clone(), &["run", "--wait", "20s", "k", "--", "echo", "ran"]),
         (with("outage=20s"), &["wait", "k"]),
@@ -129,15 +129,15 @@ fn down(redis: &Cluster) {
     ];
     let start =
         |(url, args): &(String, &[&str])| Running::start(tenure(["--url", url]).args(args.iter()));
-    let mut runs: Vec<Running> = borne.iter().map(start).collect();
+    let mut runs: Vec<Running> = retried.iter().map(start).collect();
     std::thread::sleep(Duration::from_millis(700));
     assert!(runs.iter_mut().all(|run| !run.is_over()));
     redis.node().restart().unwrap();
-    for (run, (url, args)) in runs.iter_mut().zip(&borne) {
+    for (run, (url, args)) in runs.iter_mut().zip(&retried) {
         assert_eq!(run.code(), 0, "{url} {args:?}");
-        let talk = run.talk();
+        let messages = run.messages();
         let said = usize::from(args[0] == "run");
-        assert_eq!(talk.matches("waiting for `k`: ").count(), said, "{args:?}: {talk}");
+        assert_eq!(messages.matches("waiting for `k`: ").count(), said, "{args:?}: {messages}");
     }
 }
 
@@ -150,7 +150,7 @@ fn library(redis: &Cluster) {
         let (sender, events) = std::sync::mpsc::channel();
         let config = config.observe(move |event| {
             if let tenure::Event::Unavailable { key: None, .. } = event {
-                let _gone = sender.send(());
+                let _receiver_dropped = sender.send(());
             }
         });
         (config.connect_blocking(), events.try_iter().count())
@@ -177,11 +177,11 @@ fn young(redlock: &Cluster) {
     let url = format!("redlock://{}", redlock.url().split_once("://").unwrap().1);
     let run = ["run", "--wait", "3s", "k", "--", "true"];
     let plain = output(tenure(run).env("TENURE_URL", &url));
-    let talk = text(&plain.stderr);
-    assert_eq!(code(&plain), 69, "{talk}");
-    let said: Vec<_> = talk.lines().filter(|line| line.contains("waiting for `k`: ")).collect();
-    assert_eq!(said.len(), 1, "{talk}");
-    assert!(said[0].contains("0 of 5 nodes count") && said[0].contains("`longest`"), "{talk}");
+    let messages = text(&plain.stderr);
+    assert_eq!(code(&plain), 69, "{messages}");
+    let said: Vec<_> = messages.lines().filter(|line| line.contains("waiting for `k`: ")).collect();
+    assert_eq!(said.len(), 1, "{messages}");
+    assert!(said[0].contains("0 of 5 nodes count") && said[0].contains("`longest`"), "{messages}");
 
     let json = ["run", "--json", "--wait", "3s", "k", "--", "true"];
     let output = output(tenure(json).env("TENURE_URL", &url));
@@ -203,11 +203,11 @@ fn crash(redis: &Cluster) {
     let mut run = Running::start(&mut tenure(args.into_iter().chain(["sh", "-c", script])));
     let command = run.number();
     eventually("the command is reaped", || state(command).is_none());
-    let keeper = run.keeper();
-    send(run.front(), Signal::STOP);
-    send(keeper, Signal::KILL);
+    let supervisor = run.supervisor();
+    send(run.launcher(), Signal::STOP);
+    send(supervisor, Signal::KILL);
     run.kill();
-    until_dead(keeper);
+    until_dead(supervisor);
     let left = held("k");
     assert!(left > 50_000, "{left} ms are left of the minute");
 }
@@ -220,10 +220,10 @@ fn kept(server: &Cluster) {
     eventually("the command is reaped", || state(command).is_none());
     let busy = ["--url", &url, "run", "--no-wait", "--busy-exit", "9", "k", "--", "true"];
     assert_eq!(code(&output(&mut tenure(busy))), 9);
-    let keeper = run.keeper();
+    let supervisor = run.supervisor();
     run.signal(Signal::TERM);
-    assert_eq!(run.code(), 0, "{}", run.talk());
+    assert_eq!(run.code(), 0, "{}", run.messages());
     assert_eq!(code(&output(&mut tenure(busy))), 9, "in the background, too");
-    send(keeper, Signal::KILL);
-    until_dead(keeper);
+    send(supervisor, Signal::KILL);
+    until_dead(supervisor);
 }

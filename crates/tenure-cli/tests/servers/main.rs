@@ -1,5 +1,5 @@
-//! The program on real servers: passwords, servers that are down, and what they keep of a lock.
-//! Each case has servers of its own; where they cannot be had it is ignored, with the reason.
+//! The program on real servers: passwords, unreachable servers, and leases after a crash. Each case
+//! starts its own servers; a case whose servers are not available is ignored, with the reason.
 
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 

@@ -1,6 +1,5 @@
-//! What the tests of the program share: a store of their own, the real binary, and looking at
-//! processes. Nothing here waits by sleeping a fixed time: everything waits for an event, with a
-//! limit.
+//! What the tests of the program share: a store per test, the real binary, and the states of
+//! processes. Nothing here sleeps for a fixed time: everything waits for an event, with a limit.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -17,14 +16,14 @@ use serde_json::Value;
 /// Long enough for a loaded machine, short enough to fail.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// A store that nobody else uses.
+/// A store that only this test uses.
 pub(crate) struct Store {
     pub(crate) folder: tempfile::TempDir,
 }
 
 impl Store {
     pub(crate) fn new() -> Store {
-        hear_all_signals();
+        reset_signals();
         Store { folder: tempfile::tempdir().unwrap() }
     }
 
@@ -39,17 +38,17 @@ impl Store {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs the program to its end.
     pub(crate) fn output<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Output {
         output(&mut self.tenure(args))
     }
 
-    /// Its exit code.
+    /// Runs the program and returns its exit code.
     pub(crate) fn code<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> i32 {
         code(&self.output(args))
     }
 
-    /// Starts it and goes on.
+    /// Starts the program without waiting for its end.
     pub(crate) fn start<'a>(&self, args: impl IntoIterator<Item = &'a str>) -> Running {
         Running::start(&mut self.tenure(args))
     }
@@ -61,7 +60,7 @@ impl Store {
         run
     }
 
-    /// What `show --json` says: `null` if the lock is free.
+    /// The output of `show --json`: `null` if the lock is free.
     pub(crate) fn show(&self, key: &str) -> Value {
         let output = self.output(["show", "--json", key]);
         assert!(matches!(code(&output), 0 | 1), "{output:?}");
@@ -77,26 +76,26 @@ impl Store {
     }
 }
 
-/// Undoes what our own caller ignores: a shell ignores INT and QUIT for what it runs in the
-/// background, and what is ignored here stays ignored in everything that we start.
+/// Sets the signals back to their defaults: a shell ignores INT and QUIT in what it runs in the
+/// background, and every process that a test starts would inherit that.
 #[expect(unsafe_code, reason = "only libc can set what a signal does")]
-pub(crate) fn hear_all_signals() {
+pub(crate) fn reset_signals() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1] {
-            // SAFETY: the default action needs no handler of ours.
+            // SAFETY: the default action needs no handler.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
     });
 }
 
-/// The program with these arguments, and nothing of our own environment that could change it.
+/// The program with these arguments, without variables of the environment that could change it.
 pub(crate) fn tenure<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
-    hear_all_signals();
+    reset_signals();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
     command.args(args).env_remove("TENURE_URL").env_remove("TENURE_REACH");
     command.env_remove("NO_COLOR").env("TERM", "xterm");
-    // No file of whoever runs the tests.
+    // Not the file of the user who runs the tests.
     command.env("XDG_CONFIG_HOME", "/nonexistent");
     command.stdin(Stdio::null());
     command
@@ -104,8 +103,8 @@ pub(crate) fn tenure<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
 
 pub(crate) fn output(command: &mut Command) -> Output {
     let output = command.output().unwrap();
-    let talk = text(&output.stderr);
-    assert!(!talk.contains("panicked") && !talk.contains("RUST_BACKTRACE"), "{talk}");
+    let messages = text(&output.stderr);
+    assert!(!messages.contains("panicked") && !messages.contains("RUST_BACKTRACE"), "{messages}");
     output
 }
 
@@ -121,7 +120,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 pub(crate) struct Running {
     child: Child,
     lines: Receiver<String>,
-    talk: Option<std::thread::JoinHandle<String>>,
+    messages: Option<std::thread::JoinHandle<String>>,
     status: Option<ExitStatus>,
 }
 
@@ -139,12 +138,12 @@ impl Running {
             }
         });
         let mut stderr = child.stderr.take().unwrap();
-        let talk = std::thread::spawn(move || {
-            let mut talk = Vec::new();
-            let _torn = stderr.read_to_end(&mut talk);
-            text(&talk)
+        let messages = std::thread::spawn(move || {
+            let mut messages = Vec::new();
+            let _error = stderr.read_to_end(&mut messages);
+            text(&messages)
         });
-        Running { child, lines, talk: Some(talk), status: None }
+        Running { child, lines, messages: Some(messages), status: None }
     }
 
     /// The next line on stdout.
@@ -157,7 +156,7 @@ impl Running {
         self.line().trim().parse().unwrap()
     }
 
-    /// Waits until stdout is closed; everything that was still in it.
+    /// Waits until stdout is closed. Returns the lines that were still in it.
     pub(crate) fn rest(&self) -> Vec<String> {
         let end = Instant::now() + LIMIT;
         let mut rest = Vec::new();
@@ -170,22 +169,22 @@ impl Running {
         }
     }
 
-    pub(crate) fn front(&self) -> i32 {
+    pub(crate) fn launcher(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap()
     }
 
-    /// The one child of the front.
-    pub(crate) fn keeper(&self) -> i32 {
+    /// The only child of the launcher.
+    pub(crate) fn supervisor(&self) -> i32 {
         let mut found = None;
-        eventually("the keeper is there", || {
-            found = children(self.front()).first().copied();
+        eventually("the supervisor is there", || {
+            found = children(self.launcher()).first().copied();
             found.is_some()
         });
         found.unwrap()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        send(self.front(), signal);
+        send(self.launcher(), signal);
     }
 
     pub(crate) fn is_over(&mut self) -> bool {
@@ -193,23 +192,23 @@ impl Running {
         self.status.is_some()
     }
 
-    /// Ends the process itself at once, and nothing else.
+    /// Kills the launcher alone.
     pub(crate) fn kill(&mut self) {
         let _ended = self.child.kill();
         self.status = self.child.wait().ok();
     }
 
-    /// Waits for its end: the exit code.
+    /// Waits for the end of the program. Returns its exit code.
     pub(crate) fn code(&mut self) -> i32 {
         eventually("the program ends", || self.is_over());
         let status = self.status.unwrap();
         status.code().unwrap_or_else(|| panic!("ended by a signal: {status:?}"))
     }
 
-    /// What it said on stderr, after its end.
-    pub(crate) fn talk(&mut self) -> String {
+    /// Waits for the end of the program. Returns what it wrote to stderr.
+    pub(crate) fn messages(&mut self) -> String {
         eventually("the program ends", || self.is_over());
-        self.talk.take().unwrap().join().unwrap()
+        self.messages.take().unwrap().join().unwrap()
     }
 }
 
@@ -222,7 +221,7 @@ impl Drop for Running {
     }
 }
 
-/// A process that a test made and that has to be gone when the test ends.
+/// A process that a test has left behind. Killed when dropped.
 pub(crate) struct Leftover(pub(crate) i32);
 
 impl Drop for Leftover {

@@ -1,5 +1,5 @@
-//! A terminal for tests: a program runs in a session of its own with a pseudo terminal, and the
-//! test types and reads.
+//! A terminal for tests: a program runs in its own session with a pseudo terminal; the test types
+//! keys and reads the screen.
 
 #![expect(unsafe_code, reason = "a controlling terminal can be set only between fork and exec")]
 
@@ -35,7 +35,7 @@ impl Terminal {
         let tty = open(name, flags, Mode::empty()).unwrap();
         let copy = || tty.try_clone().unwrap();
         command.stdin(copy()).stdout(copy()).stderr(copy());
-        // SAFETY: only system calls, as is right between fork and exec.
+        // SAFETY: only system calls, as required between fork and exec.
         unsafe {
             command.pre_exec(|| {
                 rustix::process::setsid()?;
@@ -60,8 +60,8 @@ impl Terminal {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until this text is on the screen, behind what was found before. Gives what came with
-    /// it.
+    /// Waits until this text is on the screen, after what was found before. Returns the new text on
+    /// the screen.
     pub(crate) fn expect(&mut self, wanted: &str) -> String {
         let (screen, changed) = &*self.screen;
         let end = Instant::now() + LIMIT;
@@ -69,7 +69,7 @@ impl Terminal {
         loop {
             let new = text(&screen[self.seen..]);
             if let Some(at) = new.find(wanted) {
-                // Lossy text may be longer than its bytes; what is looked for here is ASCII.
+                // Lossy text may be longer than its bytes; the tests look for ASCII only.
                 self.seen += at + wanted.len();
                 return new;
             }
@@ -84,7 +84,7 @@ impl Terminal {
         text(&self.screen.0.lock().unwrap())
     }
 
-    /// Waits for the end of the program: its exit code.
+    /// Waits for the end of the program. Returns its exit code.
     pub(crate) fn code(&mut self) -> i32 {
         eventually("the program on the terminal ends", || {
             self.status = self.status.or_else(|| self.child.try_wait().unwrap());
@@ -107,8 +107,9 @@ fn watch(master: OwnedFd) -> Arc<(Mutex<Vec<u8>>, Condvar)> {
     let screen = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
     let shared = screen.clone();
     std::thread::spawn(move || {
-        let (mut master, mut part) = (std::fs::File::from(master), [0; 4096]);
-        // When the last program has left, reading is an error.
+        let mut master = std::fs::File::from(master);
+        let mut part = [0; 4096];
+        // Reading fails after the last program has closed the terminal.
         while let Ok(length @ 1..) = master.read(&mut part) {
             shared.0.lock().unwrap().extend_from_slice(&part[..length]);
             shared.1.notify_all();

@@ -1,4 +1,4 @@
-//! Cancelling is safe at every await: nothing is held and nobody is queued afterwards.
+//! Cancelling is safe at every await: nothing is held and nothing is queued afterwards.
 
 use std::future::Future;
 use std::pin::pin;
@@ -8,16 +8,16 @@ use anyhow::{Result, ensure};
 use tenure::{Attempt, Guard, Lock};
 
 use super::cases;
-use crate::bench::{Bench, soon, take, until_waiters};
+use crate::context::{TestContext, acquire_free, soon, until_waiters};
 
 cases! { "cancel":
     acquire_dropped_at_every_await_of_a_free_lock,
     acquire_dropped_at_every_await_of_a_busy_lock,
     acquire_within_dropped_at_every_await,
     try_acquire_dropped_at_every_await,
-    acquire_dropped_while_the_lock_is_handed_over,
+    acquire_dropped_during_the_handoff,
     a_dropped_waiter_does_not_hold_up_the_next,
-    run_dropped_gives_the_lock_back,
+    run_dropped_releases_the_lock,
 }
 
 /// Polls a future up to `polls` times, letting the world go on between two polls, then drops it.
@@ -38,16 +38,16 @@ async fn poll_and_drop<T>(polls: usize, future: impl Future<Output = T>) -> bool
 
 /// Drops what `start` makes after 0, 1, 2 … polls, until it completes; each time nothing may be
 /// left.
-async fn drop_at_every_await<T, F>(bench: &Bench, start: impl Fn(&Lock) -> F) -> Result<()>
+async fn drop_at_every_await<T, F>(context: &TestContext, start: impl Fn(&Lock) -> F) -> Result<()>
 where
     F: Future<Output = T>,
 {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k"));
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k"));
     for polls in 0..200 {
         let completed = poll_and_drop(polls, start(&lock)).await;
         soon("flush", client.flush()).await??;
-        let left = soon("holding", lock.holding()).await??;
+        let left = soon("holding", lock.status()).await??;
         ensure!(left.is_none(), "dropped after {polls} polls, and left {left:?}");
         if completed {
             return Ok(());
@@ -56,40 +56,40 @@ where
     anyhow::bail!("it never completed")
 }
 
-async fn acquire_dropped_at_every_await_of_a_free_lock(bench: &Bench) -> Result<()> {
-    drop_at_every_await(bench, Lock::acquire).await
+async fn acquire_dropped_at_every_await_of_a_free_lock(context: &TestContext) -> Result<()> {
+    drop_at_every_await(context, Lock::acquire).await
 }
 
-async fn acquire_within_dropped_at_every_await(bench: &Bench) -> Result<()> {
-    drop_at_every_await(bench, |lock| lock.acquire_within(Duration::from_secs(5))).await
+async fn acquire_within_dropped_at_every_await(context: &TestContext) -> Result<()> {
+    drop_at_every_await(context, |lock| lock.acquire_within(Duration::from_secs(5))).await
 }
 
-async fn try_acquire_dropped_at_every_await(bench: &Bench) -> Result<()> {
-    drop_at_every_await(bench, Lock::try_acquire).await
+async fn try_acquire_dropped_at_every_await(context: &TestContext) -> Result<()> {
+    drop_at_every_await(context, Lock::try_acquire).await
 }
 
-async fn acquire_dropped_at_every_await_of_a_busy_lock(bench: &Bench) -> Result<()> {
-    let (one, two) = (bench.client().await?, bench.client().await?);
-    let guard = take(&one.lock(bench.key("k"))).await?;
+async fn acquire_dropped_at_every_await_of_a_busy_lock(context: &TestContext) -> Result<()> {
+    let (one, two) = (context.client().await?, context.client().await?);
+    let guard = acquire_free(&one.lock(context.key("k"))).await?;
     for polls in 0..12 {
-        let completed = poll_and_drop(polls, two.lock(bench.key("k")).acquire()).await;
+        let completed = poll_and_drop(polls, two.lock(context.key("k")).acquire()).await;
         ensure!(!completed, "two holders");
         soon("flush", two.flush()).await??;
-        let holding = soon("holding", one.lock(bench.key("k")).holding()).await??;
+        let holding = soon("holding", one.lock(context.key("k")).status()).await??;
         let waiters = holding.map(|holding| holding.waiters.len());
         ensure!(waiters == Some(0), "dropped after {polls} polls, waiters left: {waiters:?}");
     }
     guard.release().await?;
-    take(&one.lock(bench.key("k"))).await?.release().await?;
+    acquire_free(&one.lock(context.key("k"))).await?.release().await?;
     Ok(())
 }
 
-/// Aims the drop at the moment of the hand-over, from both sides.
-async fn acquire_dropped_while_the_lock_is_handed_over(bench: &Bench) -> Result<()> {
-    let (one, two) = (bench.client().await?, bench.client().await?);
-    let (lock, other) = (one.lock(bench.key("k")), two.lock(bench.key("k")));
+/// Aims the drop at the moment of the handoff, from both sides.
+async fn acquire_dropped_during_the_handoff(context: &TestContext) -> Result<()> {
+    let (one, two) = (context.client().await?, context.client().await?);
+    let (lock, other) = (one.lock(context.key("k")), two.lock(context.key("k")));
     for round in 0..20_u64 {
-        let guard = take(&lock).await?;
+        let guard = acquire_free(&lock).await?;
         let mut waiting = Box::pin(other.acquire());
         ensure!(futures_util::poll!(waiting.as_mut()).is_pending());
         until_waiters(&lock, 1).await?;
@@ -107,19 +107,19 @@ async fn acquire_dropped_while_the_lock_is_handed_over(bench: &Bench) -> Result<
         drop(dropping.await);
         soon("release", release).await???;
         soon("flush", two.flush()).await??;
-        let left = lock.holding().await?;
+        let left = lock.status().await?;
         ensure!(left.is_none(), "round {round} left {left:?}");
     }
     Ok(())
 }
 
-async fn a_dropped_waiter_does_not_hold_up_the_next(bench: &Bench) -> Result<()> {
-    let (one, two) = (bench.client().await?, bench.client().await?);
-    let lock = one.lock(bench.key("k"));
-    let guard = take(&lock).await?;
-    let first = tokio::spawn(two.lock(bench.key("k")).acquire());
+async fn a_dropped_waiter_does_not_hold_up_the_next(context: &TestContext) -> Result<()> {
+    let (one, two) = (context.client().await?, context.client().await?);
+    let lock = one.lock(context.key("k"));
+    let guard = acquire_free(&lock).await?;
+    let first = tokio::spawn(two.lock(context.key("k")).acquire());
     until_waiters(&lock, 1).await?;
-    let second = tokio::spawn(one.lock(bench.key("k")).acquire());
+    let second = tokio::spawn(one.lock(context.key("k")).acquire());
     until_waiters(&lock, 2).await?;
     first.abort();
     until_waiters(&lock, 1).await?;
@@ -128,9 +128,9 @@ async fn a_dropped_waiter_does_not_hold_up_the_next(bench: &Bench) -> Result<()>
     Ok(())
 }
 
-async fn run_dropped_gives_the_lock_back(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k"));
+async fn run_dropped_releases_the_lock(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k"));
     let (sender, started) = tokio::sync::oneshot::channel();
     let run = tokio::spawn(lock.run(|_| async move {
         sender.send(()).ok();

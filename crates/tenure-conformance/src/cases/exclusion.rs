@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use tenure::Key;
 
 use super::cases;
-use crate::bench::{Bench, expect_busy, soon, take};
+use crate::context::{TestContext, acquire_free, expect_busy, soon};
 
 cases! { "exclusion":
     two_clients_exclude_each_other,
@@ -17,33 +17,33 @@ cases! { "exclusion":
     hostile_keys_are_keys_like_any_other,
 }
 
-async fn two_clients_exclude_each_other(bench: &Bench) -> Result<()> {
-    let (one, two) = (bench.client().await?, bench.client().await?);
-    let guard = take(&one.lock(bench.key("k"))).await?;
-    expect_busy(&two.lock(bench.key("k"))).await?;
+async fn two_clients_exclude_each_other(context: &TestContext) -> Result<()> {
+    let (one, two) = (context.client().await?, context.client().await?);
+    let guard = acquire_free(&one.lock(context.key("k"))).await?;
+    expect_busy(&two.lock(context.key("k"))).await?;
     guard.release().await?;
-    let guard = take(&two.lock(bench.key("k"))).await?;
-    expect_busy(&one.lock(bench.key("k"))).await?;
+    let guard = acquire_free(&two.lock(context.key("k"))).await?;
+    expect_busy(&one.lock(context.key("k"))).await?;
     guard.release().await?;
     Ok(())
 }
 
-async fn two_claims_of_one_client_exclude_each_other(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k"));
-    let guard = take(&lock).await?;
+async fn two_claims_of_one_client_exclude_each_other(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k"));
+    let guard = acquire_free(&lock).await?;
     expect_busy(&lock).await?;
     expect_busy(&lock.clone()).await?;
     guard.release().await?;
     Ok(())
 }
 
-async fn many_tasks_never_hold_together(bench: &Bench) -> Result<()> {
+async fn many_tasks_never_hold_together(context: &TestContext) -> Result<()> {
     let inside = Arc::new(AtomicU32::new(0));
-    let clients = [bench.client().await?, bench.client().await?];
+    let clients = [context.client().await?, context.client().await?];
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..10 {
-        let lock = clients[number % 2].lock(bench.key("k")).ttl(bench.short_ttl());
+        let lock = clients[number % 2].lock(context.key("k")).ttl(context.short_ttl());
         let inside = inside.clone();
         tasks.spawn(async move {
             for _ in 0..5 {
@@ -65,11 +65,11 @@ async fn many_tasks_never_hold_together(bench: &Bench) -> Result<()> {
     tokio::time::timeout(std::time::Duration::from_secs(120), all).await?
 }
 
-async fn keys_do_not_wait_for_each_other(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
+async fn keys_do_not_wait_for_each_other(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
     let mut guards = Vec::new();
     for name in ["a", "a/b", "a/b/c", "A", "a b", "ab", "é", "e\u{301}"] {
-        guards.push(take(&client.lock(bench.key(name))).await?);
+        guards.push(acquire_free(&client.lock(context.key(name))).await?);
     }
     for guard in guards {
         guard.release().await?;
@@ -77,9 +77,9 @@ async fn keys_do_not_wait_for_each_other(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-async fn hostile_keys_are_keys_like_any_other(bench: &Bench) -> Result<()> {
-    let (one, two) = (bench.client().await?, bench.client().await?);
-    let long = "k".repeat(Key::MAX_LEN - bench.prefix().len());
+async fn hostile_keys_are_keys_like_any_other(context: &TestContext) -> Result<()> {
+    let (one, two) = (context.client().await?, context.client().await?);
+    let long = "k".repeat(Key::MAX_LEN - context.prefix().len());
     let hostile = [
         "'; DROP TABLE claim; --",
         "\" OR 1=1",
@@ -111,14 +111,14 @@ async fn hostile_keys_are_keys_like_any_other(bench: &Bench) -> Result<()> {
         &long,
     ];
     for name in hostile {
-        let (one, two) = (one.lock(bench.key(name)), two.lock(bench.key(name)));
-        let guard = take(&one).await?;
+        let (one, two) = (one.lock(context.key(name)), two.lock(context.key(name)));
+        let guard = acquire_free(&one).await?;
         expect_busy(&two).await?;
-        let seen = soon("holding", two.holding()).await??;
+        let seen = soon("holding", two.status()).await??;
         let seen = seen.map(|holding| holding.key.to_string());
-        ensure!(seen.as_deref() == Some(bench.key(name).as_str()), "{name}: listed as {seen:?}");
+        ensure!(seen.as_deref() == Some(context.key(name).as_str()), "{name}: listed as {seen:?}");
         guard.release().await?;
     }
-    ensure!(one.list(bench.prefix()).await?.is_empty(), "something is still held");
+    ensure!(one.list(context.prefix()).await?.is_empty(), "something is still held");
     Ok(())
 }

@@ -7,23 +7,23 @@ use tenure::fence::Fenced;
 use tenure::{ErrorKind, FencingToken, LostReason};
 
 use super::cases;
-use crate::bench::{Bench, soon, take};
+use crate::context::{TestContext, acquire_free, soon};
 
 cases! { "loss":
     an_evicted_holder_learns_it,
     an_eviction_hits_exactly_its_grant,
     an_evicted_holder_is_fenced_out,
     while_held_stops_the_work_of_an_evicted_holder,
-    while_held_gives_the_output_of_finished_work,
+    while_held_returns_the_output_of_finished_work,
     a_lease_view_says_released_after_the_release,
-    run_does_the_work_and_gives_the_lock_back,
+    run_does_the_work_and_releases_the_lock,
     run_says_lost_when_the_lock_is_lost,
 }
 
-async fn an_evicted_holder_learns_it(bench: &Bench) -> Result<()> {
-    let (one, two) = (bench.client().await?, bench.client().await?);
-    let guard = take(&one.lock(bench.key("k")).ttl(bench.short_ttl())).await?;
-    ensure!(two.lock(bench.key("k")).evict(guard.token()).await?, "the grant was there");
+async fn an_evicted_holder_learns_it(context: &TestContext) -> Result<()> {
+    let (one, two) = (context.client().await?, context.client().await?);
+    let guard = acquire_free(&one.lock(context.key("k")).ttl(context.short_ttl())).await?;
+    ensure!(two.lock(context.key("k")).evict(guard.token()).await?, "the grant was there");
     let lost = soon("the holder's loss", guard.lost()).await?;
     ensure!(matches!(lost.reason(), LostReason::Evicted | LostReason::SessionGone), "{lost}");
     ensure!(guard.check().is_err());
@@ -31,26 +31,26 @@ async fn an_evicted_holder_learns_it(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-async fn an_eviction_hits_exactly_its_grant(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k"));
-    let first = take(&lock).await?;
+async fn an_eviction_hits_exactly_its_grant(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k"));
+    let first = acquire_free(&lock).await?;
     let old = first.token();
     first.release().await?;
-    let second = take(&lock).await?;
+    let second = acquire_free(&lock).await?;
     ensure!(!lock.evict(old).await?, "an old token evicted the new holder");
     let future = FencingToken::new(second.token().get() + 1).expect("tokens are small");
     ensure!(!lock.evict(future).await?, "a token that was never granted evicted the holder");
-    ensure!(!client.lock(bench.key("other")).evict(second.token()).await?);
+    ensure!(!client.lock(context.key("other")).evict(second.token()).await?);
     ensure!(second.check().is_ok());
     second.release().await?;
     Ok(())
 }
 
-async fn an_evicted_holder_is_fenced_out(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let (lock, fence) = (client.lock(bench.key("k")), Fenced::new(()));
-    let stale = take(&lock).await?;
+async fn an_evicted_holder_is_fenced_out(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let (lock, fence) = (client.lock(context.key("k")), Fenced::new(()));
+    let stale = acquire_free(&lock).await?;
     drop(fence.admit(stale.token())?);
     ensure!(lock.evict(stale.token()).await?);
     let next = soon("acquire", lock.acquire()).await??;
@@ -60,10 +60,10 @@ async fn an_evicted_holder_is_fenced_out(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-async fn while_held_stops_the_work_of_an_evicted_holder(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k")).ttl(bench.short_ttl());
-    let guard = take(&lock).await?;
+async fn while_held_stops_the_work_of_an_evicted_holder(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k")).ttl(context.short_ttl());
+    let guard = acquire_free(&lock).await?;
     let work = guard.while_held(std::future::pending::<()>());
     ensure!(lock.evict(guard.token()).await?);
     let stopped = soon("the work's end", work).await?;
@@ -71,18 +71,18 @@ async fn while_held_stops_the_work_of_an_evicted_holder(bench: &Bench) -> Result
     Ok(())
 }
 
-async fn while_held_gives_the_output_of_finished_work(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let guard = take(&client.lock(bench.key("k"))).await?;
+async fn while_held_returns_the_output_of_finished_work(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let guard = acquire_free(&client.lock(context.key("k"))).await?;
     let output = soon("the work", guard.while_held(async { 42 })).await??;
     ensure!(output == 42);
     guard.release().await?;
     Ok(())
 }
 
-async fn a_lease_view_says_released_after_the_release(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let guard = take(&client.lock(bench.key("k"))).await?;
+async fn a_lease_view_says_released_after_the_release(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let guard = acquire_free(&client.lock(context.key("k"))).await?;
     let lease = guard.lease().clone();
     ensure!(lease.check().is_ok() && lease.token() == guard.token());
     let watcher = tokio::spawn(lease.lost());
@@ -93,19 +93,19 @@ async fn a_lease_view_says_released_after_the_release(bench: &Bench) -> Result<(
     Ok(())
 }
 
-async fn run_does_the_work_and_gives_the_lock_back(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k"));
+async fn run_does_the_work_and_releases_the_lock(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k"));
     let token = soon("run", lock.run(async |lease| lease.token())).await??;
-    let guard = take(&lock).await?;
+    let guard = acquire_free(&lock).await?;
     ensure!(guard.token() > token);
     guard.release().await?;
     Ok(())
 }
 
-async fn run_says_lost_when_the_lock_is_lost(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k")).max_hold(Duration::from_millis(200));
+async fn run_says_lost_when_the_lock_is_lost(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k")).max_hold(Duration::from_millis(200));
     let run = lock.run(|_| std::future::pending::<()>());
     let error = soon("run", run).await?.unwrap_err();
     ensure!(error.kind() == ErrorKind::Lost, "{error:?}");

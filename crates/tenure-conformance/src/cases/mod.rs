@@ -3,15 +3,15 @@
 use anyhow::Result;
 use futures_util::future::BoxFuture;
 
-use crate::bench::Bench;
+use crate::context::TestContext;
 
+mod admin;
 mod cancel;
 mod client;
 mod exclusion;
 mod lateness;
 mod loss;
 mod outage;
-mod people;
 mod process;
 mod reentry;
 mod release;
@@ -27,10 +27,10 @@ pub struct Case {
     pub module: &'static str,
     /// The sentence that it tries to prove false.
     pub name: &'static str,
-    /// Whether a bench has what it needs.
-    pub needs: fn(&Bench) -> bool,
+    /// Whether a context has what it needs.
+    pub needs: fn(&TestContext) -> bool,
     /// Runs it.
-    pub run: for<'a> fn(&'a Bench) -> BoxFuture<'a, Result<()>>,
+    pub run: for<'a> fn(&'a TestContext) -> BoxFuture<'a, Result<()>>,
 }
 
 /// Every case.
@@ -42,7 +42,7 @@ pub fn all() -> Vec<Case> {
         lateness::CASES,
         loss::CASES,
         outage::CASES,
-        people::CASES,
+        admin::CASES,
         process::CASES,
         reentry::CASES,
         release::CASES,
@@ -54,7 +54,8 @@ pub fn all() -> Vec<Case> {
     .concat()
 }
 
-/// The rows of a module: `name` for a case that every backend must pass, `name if |bench| …` else.
+/// The rows of a module: `name` for a case that every backend must pass, else
+/// `name if |context| …`.
 macro_rules! cases {
     ($module:literal: $($name:ident $(if $needs:expr)?),+ $(,)?) => {
         pub(super) const CASES: &[crate::cases::Case] = &[$(
@@ -62,7 +63,7 @@ macro_rules! cases {
                 module: $module,
                 name: stringify!($name),
                 needs: crate::cases::needs!($($needs)?),
-                run: |bench| Box::pin($name(bench)),
+                run: |context| Box::pin($name(context)),
             }
         ),+];
     };

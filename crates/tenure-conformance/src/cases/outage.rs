@@ -8,25 +8,26 @@ use tenure::layers::{Retry, Timeout};
 use tenure::{Client, Config, Key};
 
 use super::cases;
-use crate::bench::{Bench, SOON, soon, take, until, within};
+use crate::context::{SOON, TestContext, acquire_free, soon, until, within};
 
 cases! { "outage":
-    a_release_that_failed_is_made_good_when_the_network_heals if Bench::has_network,
-    an_outage_longer_than_the_ttl_leaves_every_key_usable if Bench::has_network,
+    a_failed_release_takes_effect_when_the_network_heals if TestContext::has_network,
+    an_outage_longer_than_the_ttl_leaves_every_key_usable if TestContext::has_network,
     flush_leaves_nothing_at_the_server,
     shutdown_leaves_nothing_at_the_server,
-    an_opened_backend_outlives_its_callers_runtime if |bench| bench.info().reach == Reach::Network,
+    an_opened_backend_outlives_its_callers_runtime
+        if |context| context.info().reach == Reach::Network,
 }
 
 /// A lease for which an outage is long, and a busy machine is not.
-fn ttl(bench: &Bench) -> Duration {
-    bench.short_ttl().max(Duration::from_secs(2))
+fn ttl(context: &TestContext) -> Duration {
+    context.short_ttl().max(Duration::from_secs(2))
 }
 
 /// The client gets the key, within two ttls after the outage and what a busy machine takes.
-async fn usable(bench: &Bench, client: &Client, key: &Key) -> Result<()> {
-    let limit = ttl(bench) * 2 * bench.info().freed_after + SOON / 2;
-    let lock = client.lock(key.clone()).ttl(ttl(bench));
+async fn usable(context: &TestContext, client: &Client, key: &Key) -> Result<()> {
+    let limit = ttl(context) * 2 * context.info().max_expiry_ttls + SOON / 2;
+    let lock = client.lock(key.clone()).ttl(ttl(context));
     let acquire = || async {
         let attempt = lock.acquire_within(limit).await.ok();
         Ok(attempt.and_then(|attempt| attempt.granted().ok()))
@@ -36,54 +37,57 @@ async fn usable(bench: &Bench, client: &Client, key: &Key) -> Result<()> {
     Ok(())
 }
 
-async fn a_release_that_failed_is_made_good_when_the_network_heals(bench: &Bench) -> Result<()> {
-    let network = bench.network()?;
-    let (steady, shaky) = (bench.client().await?, bench.client_through(&network).await?);
-    let key = bench.key("k");
-    let guard = take(&shaky.lock(key.clone()).ttl(ttl(bench)).without_renewal()).await?;
+async fn a_failed_release_takes_effect_when_the_network_heals(context: &TestContext) -> Result<()> {
+    let network = context.network()?;
+    let (steady, shaky) = (context.client().await?, context.client_through(&network).await?);
+    let key = context.key("k");
+    let guard = acquire_free(&shaky.lock(key.clone()).ttl(ttl(context)).without_renewal()).await?;
     network.cut();
     let released = soon("release", guard.release()).await?;
     ensure!(released.is_err(), "nothing was cut");
-    tokio::time::sleep(ttl(bench)).await;
+    tokio::time::sleep(ttl(context)).await;
     network.heal();
-    usable(bench, &steady, &key).await?;
-    usable(bench, &shaky, &key).await
+    usable(context, &steady, &key).await?;
+    usable(context, &shaky, &key).await
 }
 
-async fn an_outage_longer_than_the_ttl_leaves_every_key_usable(bench: &Bench) -> Result<()> {
-    let network = bench.network()?;
-    let (steady, shaky) = (bench.client().await?, bench.client_through(&network).await?);
-    let names = ["held", "released", "dropped", "asked", "awaited"];
-    let lock = |name: &str| shaky.lock(bench.key(name)).ttl(ttl(bench));
-    let held = take(&lock("held")).await?;
-    let (released, dropped) = (take(&lock("released")).await?, take(&lock("dropped")).await?);
-    let others = take(&steady.lock(bench.key("awaited"))).await?;
+async fn an_outage_longer_than_the_ttl_leaves_every_key_usable(
+    context: &TestContext,
+) -> Result<()> {
+    let network = context.network()?;
+    let (steady, shaky) = (context.client().await?, context.client_through(&network).await?);
+    let names = ["held", "released", "dropped", "requested", "awaited"];
+    let lock = |name: &str| shaky.lock(context.key(name)).ttl(ttl(context));
+    let held = acquire_free(&lock("held")).await?;
+    let (released, dropped) =
+        (acquire_free(&lock("released")).await?, acquire_free(&lock("dropped")).await?);
+    let others = acquire_free(&steady.lock(context.key("awaited"))).await?;
     let waiting = tokio::spawn(lock("awaited").acquire());
     network.cut();
     drop(dropped);
-    let (asked, released) = tokio::join!(lock("asked").try_acquire(), released.release());
-    ensure!(asked.is_err() && released.is_err(), "nothing was cut");
-    tokio::time::sleep(ttl(bench) * 5 / 2).await;
+    let (requested, released) = tokio::join!(lock("requested").try_acquire(), released.release());
+    ensure!(requested.is_err() && released.is_err(), "nothing was cut");
+    tokio::time::sleep(ttl(context) * 5 / 2).await;
     network.heal();
     ensure!(held.check().is_err(), "its lease is over");
     drop(held);
     others.release().await?;
-    // Granted or failed: it gives the lock back.
+    // Granted or failed: its lock is released.
     let waited = within(SOON * 2, "the waiter", waiting).await??;
     drop(waited);
     for name in names {
-        usable(bench, &shaky, &bench.key(name)).await?;
-        usable(bench, &steady, &bench.key(name)).await?;
+        usable(context, &shaky, &context.key(name)).await?;
+        usable(context, &steady, &context.key(name)).await?;
     }
     Ok(())
 }
 
 /// Everything that a client can leave behind: guards that are dropped, requests that are dropped.
-async fn leave_behind(bench: &Bench, client: &Client) -> Result<()> {
+async fn leave_behind(context: &TestContext, client: &Client) -> Result<()> {
     for number in 0..5 {
-        drop(take(&client.lock(bench.key(&format!("k{number}")))).await?);
+        drop(acquire_free(&client.lock(context.key(&format!("k{number}")))).await?);
     }
-    let held = client.lock(bench.key("k0"));
+    let held = client.lock(context.key("k0"));
     let guard = soon("acquire", held.acquire()).await??;
     let waiting = tokio::spawn(held.acquire());
     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -93,41 +97,41 @@ async fn leave_behind(bench: &Bench, client: &Client) -> Result<()> {
     Ok(())
 }
 
-async fn nothing_is_left(bench: &Bench) -> Result<()> {
-    let backend = bench.backend().await?;
-    let look = || async { Ok(backend.list(Scope::Prefix(bench.prefix())).await.ok()) };
-    let left = until(SOON, "a listing", look).await?;
+async fn nothing_is_left(context: &TestContext) -> Result<()> {
+    let backend = context.backend().await?;
+    let list = || async { Ok(backend.list(Scope::Prefix(context.prefix())).await.ok()) };
+    let left = until(SOON, "a listing", list).await?;
     ensure!(left.is_empty(), "left at the server: {left:?}");
     Ok(())
 }
 
-async fn flush_leaves_nothing_at_the_server(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    leave_behind(bench, &client).await?;
+async fn flush_leaves_nothing_at_the_server(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    leave_behind(context, &client).await?;
     soon("flush", client.flush()).await??;
-    nothing_is_left(bench).await
+    nothing_is_left(context).await
 }
 
-async fn shutdown_leaves_nothing_at_the_server(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let _held = take(&client.lock(bench.key("held"))).await?;
-    leave_behind(bench, &client).await?;
+async fn shutdown_leaves_nothing_at_the_server(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let _held = acquire_free(&client.lock(context.key("held"))).await?;
+    leave_behind(context, &client).await?;
     soon("shutdown", client.shutdown(Duration::ZERO)).await??;
-    nothing_is_left(bench).await
+    nothing_is_left(context).await
 }
 
 /// However it was opened: by itself, to stand below a client, or with layers around it.
-async fn an_opened_backend_outlives_its_callers_runtime(bench: &Bench) -> Result<()> {
-    let config: Config = bench.url().expect("a server has a URL").parse()?;
-    let (ttl, other) = (bench.short_ttl(), bench.client().await?);
+async fn an_opened_backend_outlives_its_callers_runtime(context: &TestContext) -> Result<()> {
+    let config: Config = context.url().expect("a server has a URL").parse()?;
+    let (ttl, other) = (context.short_ttl(), context.client().await?);
     for layered in [false, true] {
-        let key = bench.key(if layered { "layered" } else { "opened" });
+        let key = context.key(if layered { "layered" } else { "opened" });
         let (config, taken) = (config.clone(), key.clone());
-        // Its runtime takes the lock, stands still, and ends.
+        // Its runtime acquires the lock, is blocked, and ends.
         let (guard, client) = tokio::task::spawn_blocking(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let client = runtime.block_on(open(config, layered))?;
-            let guard = runtime.block_on(take(&client.lock(taken).ttl(ttl)))?;
+            let guard = runtime.block_on(acquire_free(&client.lock(taken).ttl(ttl)))?;
             std::thread::sleep(ttl * 3 / 2);
             drop(runtime);
             std::thread::sleep(ttl * 3 / 2);
@@ -135,7 +139,7 @@ async fn an_opened_backend_outlives_its_callers_runtime(bench: &Bench) -> Result
         })
         .await??;
         guard.check()?;
-        let seen = soon("holding", other.lock(key).holding()).await??;
+        let seen = soon("holding", other.lock(key).status()).await??;
         let seen = seen.and_then(|holding| holding.holder.token);
         ensure!(seen == Some(guard.token()), "{seen:?} holds");
         soon("release", guard.release()).await??;
@@ -153,5 +157,5 @@ async fn open(config: Config, layered: bool) -> Result<Client> {
         return Ok(config.connect_with(layers).await?);
     }
     let backend = Timeout::new(config.open().await?, Duration::from_secs(5));
-    Ok(config.over(Retry::new(backend, 3, Duration::from_millis(50))))
+    Ok(config.with_backend(Retry::new(backend, 3, Duration::from_millis(50))))
 }

@@ -8,45 +8,45 @@ use tenure::backend::{Order, Reach};
 use tenure::fence::Fenced;
 
 use super::cases;
-use crate::bench::{Bench, soon, take, until_waiters, within};
+use crate::context::{TestContext, acquire_free, soon, until_waiters, within};
 use crate::peer::Peer;
 
 cases! { "process":
-    a_killed_holder_frees_its_lock_within_its_lease if |bench| bench.url().is_some(),
-    a_killed_waiter_does_not_hold_up_the_queue if |bench| bench.url().is_some(),
-    a_stopped_holder_knows_it_before_any_io_and_is_fenced_out if |bench| bench.url().is_some(),
-    a_guard_dropped_at_the_end_of_a_process_is_released if |bench| bench.url().is_some(),
-    a_lock_is_handed_from_process_to_process if |bench| bench.url().is_some(),
-    racing_processes_count_exactly if |bench| bench.url().is_some(),
+    a_killed_holder_frees_its_lock_within_its_lease if |context| context.url().is_some(),
+    a_killed_waiter_does_not_hold_up_the_queue if |context| context.url().is_some(),
+    a_stopped_holder_knows_it_before_any_io_and_is_fenced_out if |context| context.url().is_some(),
+    a_guard_dropped_at_the_end_of_a_process_is_released if |context| context.url().is_some(),
+    a_lock_is_handed_from_process_to_process if |context| context.url().is_some(),
+    racing_processes_count_exactly if |context| context.url().is_some(),
 }
 
-fn peer(bench: &Bench) -> Result<Peer> {
-    Peer::start(bench.url().context("this store can be reached by others")?)
+fn peer(context: &TestContext) -> Result<Peer> {
+    Peer::start(context.url().context("this store can be reached by others")?)
 }
 
-async fn a_killed_holder_frees_its_lock_within_its_lease(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let ttl = bench.info().min_ttl.max(Duration::from_secs(2));
-    let (key, mut holder) = (bench.key("k"), peer(bench)?);
+async fn a_killed_holder_frees_its_lock_within_its_lease(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let ttl = context.info().min_ttl.max(Duration::from_secs(2));
+    let (key, mut holder) = (context.key("k"), peer(context)?);
     let token = holder.acquire(key.as_str(), ttl)?;
     let lock = client.lock(&key).ttl(ttl);
     let waiter = tokio::spawn(lock.acquire());
     until_waiters(&lock, 1).await?;
     holder.kill()?;
-    let longest = ttl * bench.info().freed_after + ttl / 2;
+    let longest = ttl * context.info().max_expiry_ttls + ttl / 2;
     let guard = within(longest, "the waiter's grant after kill -9", waiter).await???;
     ensure!(guard.token() > token);
     guard.release().await?;
     Ok(())
 }
 
-async fn a_killed_waiter_does_not_hold_up_the_queue(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let ttl = bench.info().min_ttl.max(Duration::from_secs(2));
-    let lock = client.lock(bench.key("k")).ttl(ttl);
-    let guard = take(&lock).await?;
-    let mut dead = peer(bench)?;
-    dead.tell(&format!("acquire {} {}", ttl.as_millis(), bench.key("k")))?;
+async fn a_killed_waiter_does_not_hold_up_the_queue(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let ttl = context.info().min_ttl.max(Duration::from_secs(2));
+    let lock = client.lock(context.key("k")).ttl(ttl);
+    let guard = acquire_free(&lock).await?;
+    let mut dead = peer(context)?;
+    dead.send(&format!("acquire {} {}", ttl.as_millis(), context.key("k")))?;
     until_waiters(&lock, 1).await?;
     let second = tokio::spawn(lock.acquire());
     until_waiters(&lock, 2).await?;
@@ -57,23 +57,25 @@ async fn a_killed_waiter_does_not_hold_up_the_queue(bench: &Bench) -> Result<()>
     Ok(())
 }
 
-async fn a_stopped_holder_knows_it_before_any_io_and_is_fenced_out(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let ttl = bench.info().min_ttl.max(Duration::from_secs(2));
-    let (key, fence, mut holder) = (bench.key("k"), Fenced::new(()), peer(bench)?);
+async fn a_stopped_holder_knows_it_before_any_io_and_is_fenced_out(
+    context: &TestContext,
+) -> Result<()> {
+    let client = context.client().await?;
+    let ttl = context.info().min_ttl.max(Duration::from_secs(2));
+    let (key, fence, mut holder) = (context.key("k"), Fenced::new(()), peer(context)?);
     let stale = holder.acquire(key.as_str(), ttl)?;
     drop(fence.admit(stale)?);
-    ensure!(holder.ask("check")?.starts_with("held"));
+    ensure!(holder.execute("check")?.starts_with("held"));
     holder.signal(Signal::STOP)?;
     let next = soon("the next grant", client.lock(&key).acquire()).await??;
     drop(fence.admit(next.token())?);
-    // The question lies in its input already when it wakes up: it answers before it can do any I/O.
-    holder.tell("check")?;
+    // The command is in its input already when it continues: it responds before it can do any I/O.
+    holder.send("check")?;
     holder.signal(Signal::CONT)?;
-    let answer = holder.answer()?;
-    ensure!(answer.starts_with("lost"), "a holder stopped past its lease says: {answer}");
+    let response = holder.response()?;
+    ensure!(response.starts_with("lost"), "a holder stopped past its lease says: {response}");
     ensure!(fence.admit(stale).is_err(), "the fence let a stale holder in");
-    let error = holder.ask("release").unwrap_err();
+    let error = holder.execute("release").unwrap_err();
     ensure!(error.to_string().contains("lost"), "{error}");
     ensure!(next.check().is_ok(), "the stale release hurt the next holder");
     next.release().await?;
@@ -82,71 +84,72 @@ async fn a_stopped_holder_knows_it_before_any_io_and_is_fenced_out(bench: &Bench
 
 /// `main` returns with a guard in its hands: the lock must not have to expire (its ttl is a
 /// minute).
-async fn a_guard_dropped_at_the_end_of_a_process_is_released(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
+async fn a_guard_dropped_at_the_end_of_a_process_is_released(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
     for round in 0..5 {
-        let mut holder = peer(bench)?;
-        holder.acquire(bench.key("k").as_str(), Duration::from_secs(60))?;
+        let mut holder = peer(context)?;
+        holder.acquire(context.key("k").as_str(), Duration::from_secs(60))?;
         if round % 2 == 0 {
-            holder.ask("drop")?;
+            holder.execute("drop")?;
         }
         holder.finish()?;
-        let lock = client.lock(bench.key("k"));
+        let lock = client.lock(context.key("k"));
         within(Duration::from_secs(3), "the lock", lock.acquire()).await??.release().await?;
     }
     Ok(())
 }
 
-async fn a_lock_is_handed_from_process_to_process(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k"));
-    let mut other = peer(bench)?;
-    let mut slowest = Duration::ZERO;
+async fn a_lock_is_handed_from_process_to_process(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k"));
+    let mut other = peer(context)?;
+    let mut took = Vec::new();
     for _ in 0..10 {
         let guard = soon("acquire", lock.acquire()).await??;
-        other.tell(&format!("acquire 30000 {}", bench.key("k")))?;
+        other.send(&format!("acquire 30000 {}", context.key("k")))?;
         until_waiters(&lock, 1).await?;
         let start = Instant::now();
         guard.release().await?;
-        other.answer()?;
-        slowest = slowest.max(start.elapsed());
-        other.ask("release")?;
+        other.response()?;
+        took.push(start.elapsed());
+        other.execute("release")?;
     }
-    // The next poll would come after seconds: this shows that somebody rang.
-    ensure!(slowest < Duration::from_millis(900), "a hand-over took {slowest:?}");
+    // The next poll would come after seconds: this shows that the waiter was woken. Two of them may
+    // be slow, because the machine can stall.
+    took.sort();
+    ensure!(took[7] < Duration::from_millis(900), "handoffs took {took:?}");
     Ok(())
 }
 
-async fn racing_processes_count_exactly(bench: &Bench) -> Result<()> {
+async fn racing_processes_count_exactly(context: &TestContext) -> Result<()> {
     // Over a network every grant takes some milliseconds, and without a queue many of them are
-    // spent on asking in vain.
-    let (processes, rounds) = match (bench.info().reach, bench.info().order) {
+    // spent on requests that find the lock busy.
+    let (processes, rounds) = match (context.info().reach, context.info().order) {
         (Reach::Network, Order::Fifo) => (50, 20),
         (Reach::Network, _) => (8, 20),
         _ => (50, 200),
     };
     let folder = tempfile::tempdir()?;
     let counter = folder.path().join("counter");
-    std::fs::write(&counter, "0 0")?;
-    let mut peers = (0..processes).map(|_| peer(bench)).collect::<Result<Vec<_>>>()?;
+    std::fs::write(&counter, "0 0.")?;
+    let mut peers = (0..processes).map(|_| peer(context)).collect::<Result<Vec<_>>>()?;
     for peer in &mut peers {
-        peer.tell(&format!("race {rounds} {} {}", counter.display(), bench.key("k")))?;
+        peer.send(&format!("race {rounds} {} {}", counter.display(), context.key("k")))?;
     }
-    let start = Instant::now();
-    let answers = tokio::task::spawn_blocking(move || {
-        peers.iter_mut().map(Peer::answer).collect::<Result<Vec<_>>>()
+    let responses = tokio::task::spawn_blocking(move || {
+        peers.iter_mut().map(Peer::response).collect::<Result<Vec<_>>>()
     });
-    let answers = within(Duration::from_secs(290), "the race", answers).await???;
-    let total = start.elapsed();
+    let responses = within(Duration::from_secs(290), "the race", responses).await???;
     let text = std::fs::read_to_string(&counter)?;
     let count: u64 = text.split(' ').next().context("a count")?.parse()?;
     ensure!(count == processes * rounds, "{count} instead of {}", processes * rounds);
-    let longest = answers
+    let most_overtakes = responses
         .iter()
-        .map(|wait| wait.parse::<u128>())
-        .try_fold(0, |longest, wait| wait.map(|wait| longest.max(wait)))?;
-    // Fair means about one hold of everybody else; a starved one would wait for most of the race.
-    let fair = bench.info().order != Order::Fifo || longest < total.as_millis() / 2;
-    ensure!(fair, "one waited {longest} ms of {total:?}");
+        .map(|grants| grants.parse::<u64>())
+        .try_fold(0, |most, grants| grants.map(|grants| most.max(grants)))?;
+    // Fair means one grant to every other process during a wait, and a few more before the request
+    // reaches the queue. Without a queue, several times as many pass by the unluckiest one.
+    let fair = context.info().order != Order::Fifo || most_overtakes <= 2 * processes;
+    ensure!(fair, "{most_overtakes} of {count} grants passed by one waiter");
     Ok(())
 }

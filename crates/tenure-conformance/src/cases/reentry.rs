@@ -1,22 +1,22 @@
-//! Re-entry is asked for by name and counts on the client.
+//! Re-entrant acquire has a handle of its own and counts on the client.
 
 use anyhow::{Result, ensure};
 use tenure::ErrorKind;
 
 use super::cases;
-use crate::bench::{Bench, expect_busy, soon, take};
+use crate::context::{TestContext, acquire_free, expect_busy, soon};
 
 cases! { "reentry":
-    taking_again_keeps_the_token_and_the_last_release_frees,
+    reentry_keeps_the_token_and_the_last_release_frees,
     another_handle_is_another_owner,
-    taking_again_after_a_loss_says_lost,
-    a_handle_can_be_used_anew,
+    reentry_after_a_loss_fails_as_lost,
+    a_handle_can_be_used_again,
 }
 
-async fn taking_again_keeps_the_token_and_the_last_release_frees(bench: &Bench) -> Result<()> {
-    let (one, two) = (bench.client().await?, bench.client().await?);
-    let other = two.lock(bench.key("k"));
-    let mut lock = one.lock(bench.key("k")).reentrant();
+async fn reentry_keeps_the_token_and_the_last_release_frees(context: &TestContext) -> Result<()> {
+    let (one, two) = (context.client().await?, context.client().await?);
+    let other = two.lock(context.key("k"));
+    let mut lock = one.lock(context.key("k")).reentrant();
     let outer = soon("acquire", lock.acquire()).await??;
     let inner = soon("acquire again", lock.try_acquire()).await??.granted()?;
     let third = soon("acquire again", lock.acquire()).await??;
@@ -27,13 +27,13 @@ async fn taking_again_keeps_the_token_and_the_last_release_frees(bench: &Bench) 
     expect_busy(&other).await?;
     ensure!(third.check().is_ok());
     third.release().await?;
-    take(&other).await?.release().await?;
+    acquire_free(&other).await?.release().await?;
     Ok(())
 }
 
-async fn another_handle_is_another_owner(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k"));
+async fn another_handle_is_another_owner(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k"));
     let mut mine = lock.reentrant();
     let guard = soon("acquire", mine.acquire()).await??;
     let mut other = lock.reentrant();
@@ -44,9 +44,9 @@ async fn another_handle_is_another_owner(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-async fn taking_again_after_a_loss_says_lost(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k")).ttl(bench.short_ttl());
+async fn reentry_after_a_loss_fails_as_lost(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k")).ttl(context.short_ttl());
     let mut handle = lock.reentrant();
     let outer = soon("acquire", handle.acquire()).await??;
     ensure!(lock.evict(outer.token()).await?);
@@ -54,13 +54,13 @@ async fn taking_again_after_a_loss_says_lost(bench: &Bench) -> Result<()> {
     let error = soon("acquire again", handle.acquire()).await?.unwrap_err();
     ensure!(error.kind() == ErrorKind::Lost, "{error:?}");
     drop(outer);
-    soon("acquire anew", handle.acquire()).await??.release().await?;
+    soon("acquire again", handle.acquire()).await??.release().await?;
     Ok(())
 }
 
-async fn a_handle_can_be_used_anew(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let mut handle = client.lock(bench.key("k")).reentrant();
+async fn a_handle_can_be_used_again(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let mut handle = client.lock(context.key("k")).reentrant();
     let first = soon("acquire", handle.acquire()).await??;
     let token = first.token();
     first.release().await?;

@@ -1,11 +1,11 @@
-//! Only the owner releases; releasing what is gone is an ordinary answer.
+//! Only the owner releases; to release what is not held is no error.
 
 use anyhow::{Result, ensure};
 use tenure::backend::Owner;
 use tenure::{Attempt, ErrorKind, LostReason};
 
 use super::cases;
-use crate::bench::{Bench, expect_busy, soon, take};
+use crate::context::{TestContext, acquire_free, expect_busy, soon};
 
 cases! { "release":
     only_the_owner_releases,
@@ -14,47 +14,47 @@ cases! { "release":
     a_stale_release_does_not_touch_the_next_holder,
     a_dropped_guard_is_released,
     a_release_that_is_not_awaited_still_releases,
-    a_withdrawal_of_an_unknown_claim_is_no_error,
+    a_release_of_an_unknown_claim_is_no_error,
 }
 
-async fn only_the_owner_releases(bench: &Bench) -> Result<()> {
-    let backend = bench.backend().await?;
-    let claim = bench.claim("k");
+async fn only_the_owner_releases(context: &TestContext) -> Result<()> {
+    let backend = context.backend().await?;
+    let claim = context.claim("k");
     backend.try_acquire(&claim).await?.granted()?;
-    let mut stranger = claim.clone();
-    stranger.owner = Owner::new(claim.owner.client(), claim.owner.number() + 1);
-    ensure!(!backend.release(&stranger).await?, "a stranger of the same client released");
-    stranger.owner = Owner::random();
-    ensure!(!backend.release(&stranger).await?, "a stranger released");
-    let attempt = backend.try_acquire(&stranger).await?;
+    let mut other = claim.clone();
+    other.owner = Owner::new(claim.owner.client(), claim.owner.number() + 1);
+    ensure!(!backend.release(&other).await?, "another owner of the same client released");
+    other.owner = Owner::random();
+    ensure!(!backend.release(&other).await?, "another owner released");
+    let attempt = backend.try_acquire(&other).await?;
     ensure!(matches!(attempt, Attempt::Busy(_)), "the lock became free");
     ensure!(backend.release(&claim).await?, "the owner could not release");
     Ok(())
 }
 
-async fn a_release_leaves_nothing_behind(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
+async fn a_release_leaves_nothing_behind(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
     for name in ["a", "b", "c"] {
-        take(&client.lock(bench.key(name))).await?.release().await?;
+        acquire_free(&client.lock(context.key(name))).await?.release().await?;
     }
-    let left = client.list(bench.prefix()).await?;
+    let left = client.list(context.prefix()).await?;
     ensure!(left.is_empty(), "{left:?}");
     Ok(())
 }
 
-async fn a_release_of_a_lost_lock_says_lost_and_why(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k"));
-    let guard = take(&lock).await?;
+async fn a_release_of_a_lost_lock_says_lost_and_why(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k"));
+    let guard = acquire_free(&lock).await?;
     ensure!(lock.evict(guard.token()).await?, "the grant was there");
     let error = soon("release", guard.release()).await?.unwrap_err();
     ensure!(error.kind() == ErrorKind::Lost, "{error:?}");
     let reason = error.lost().map(tenure::Lost::reason);
     ensure!(reason == Some(LostReason::Evicted), "{reason:?}");
-    take(&lock).await?.release().await?;
+    acquire_free(&lock).await?.release().await?;
 
-    let lock = lock.ttl(bench.short_ttl()).without_renewal();
-    let guard = take(&lock).await?;
+    let lock = lock.ttl(context.short_ttl()).without_renewal();
+    let guard = acquire_free(&lock).await?;
     soon("the lease's end", guard.lost()).await?;
     let error = soon("release", guard.release()).await?.unwrap_err();
     let reason = error.lost().map(tenure::Lost::reason);
@@ -62,10 +62,10 @@ async fn a_release_of_a_lost_lock_says_lost_and_why(bench: &Bench) -> Result<()>
     Ok(())
 }
 
-async fn a_stale_release_does_not_touch_the_next_holder(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k"));
-    let stale = take(&lock).await?;
+async fn a_stale_release_does_not_touch_the_next_holder(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k"));
+    let stale = acquire_free(&lock).await?;
     ensure!(lock.evict(stale.token()).await?, "the grant was there");
     let next = soon("acquire", lock.acquire()).await??;
     drop(stale);
@@ -76,34 +76,34 @@ async fn a_stale_release_does_not_touch_the_next_holder(bench: &Bench) -> Result
     Ok(())
 }
 
-async fn a_dropped_guard_is_released(bench: &Bench) -> Result<()> {
-    let (one, two) = (bench.client().await?, bench.client().await?);
-    drop(take(&one.lock(bench.key("k"))).await?);
+async fn a_dropped_guard_is_released(context: &TestContext) -> Result<()> {
+    let (one, two) = (context.client().await?, context.client().await?);
+    drop(acquire_free(&one.lock(context.key("k"))).await?);
     one.flush().await?;
-    take(&two.lock(bench.key("k"))).await?.release().await?;
+    acquire_free(&two.lock(context.key("k"))).await?.release().await?;
     Ok(())
 }
 
-async fn a_release_that_is_not_awaited_still_releases(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k"));
-    drop(take(&lock).await?.release());
+async fn a_release_that_is_not_awaited_still_releases(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k"));
+    drop(acquire_free(&lock).await?.release());
     client.flush().await?;
-    let guard = take(&lock).await?;
+    let guard = acquire_free(&lock).await?;
     let mut release = Box::pin(guard.release());
     // Polled once and dropped: the release is on its way and goes on.
     let _first = futures_util::poll!(&mut release);
     drop(release);
     client.flush().await?;
-    take(&lock).await?.release().await?;
+    acquire_free(&lock).await?.release().await?;
     Ok(())
 }
 
-async fn a_withdrawal_of_an_unknown_claim_is_no_error(bench: &Bench) -> Result<()> {
-    let backend = bench.backend().await?;
-    let mut claim = bench.claim("never asked for");
+async fn a_release_of_an_unknown_claim_is_no_error(context: &TestContext) -> Result<()> {
+    let backend = context.backend().await?;
+    let mut claim = context.claim("never requested");
     ensure!(!backend.release(&claim).await?, "it was not held");
-    claim.doubtful = true;
+    claim.unconfirmed = true;
     claim.owner = Owner::random();
     ensure!(!backend.release(&claim).await?, "it was not held");
     Ok(())

@@ -11,34 +11,43 @@ use tenure::{Attempt, Client, Guard, Key, Lock};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::cases;
-use crate::bench::{Bench, SOON, until};
+use crate::context::{SOON, TestContext, until};
 use crate::network::Network;
+
+/// How many of the faults in `trouble` are played: those that break no connection, or all.
+const SILENT: u64 = 4;
+const ALL: u64 = 6;
+/// How many clients there are, and how many keys they want.
+const ACTORS: usize = 4;
+const KEYS: usize = 2;
+/// How long it is played in a run of the whole suite.
+const SECONDS: u64 = 6;
 
 cases! { "storm":
     random_commands_and_faults_leave_one_holder_and_every_key_usable,
 }
 
 async fn random_commands_and_faults_leave_one_holder_and_every_key_usable(
-    bench: &Bench,
+    context: &TestContext,
 ) -> Result<()> {
     let seed = number("TENURE_STORM_SEED").unwrap_or_else(seed_by_time);
     let seconds = number("TENURE_STORM_SECONDS").unwrap_or(SECONDS);
-    let played = play(bench, seed, Duration::from_secs(seconds)).await;
+    let played = play(context, seed, Duration::from_secs(seconds)).await;
     played.map_err(|error| anyhow!("seed {seed}: {error:#}"))
 }
 
-async fn play(bench: &Bench, seed: u64, length: Duration) -> Result<()> {
-    bench.ledger().look_at_every_belief();
+async fn play(context: &TestContext, seed: u64, length: Duration) -> Result<()> {
+    context.ledger().look_at_every_belief();
     let (end, mut random) = (Instant::now() + length, Random(seed));
-    let keys: Vec<Key> = (0..KEYS).map(|number| bench.key(&format!("k{number}"))).collect();
+    let keys: Vec<Key> = (0..KEYS).map(|number| context.key(&format!("k{number}"))).collect();
     let (mut clients, mut networks) = (Vec::new(), Vec::new());
     for _ in 0..ACTORS {
-        if bench.has_network() {
-            let network = Arc::new(bench.network()?);
-            clients.push(bench.client_through(&network).await?);
+        if context.has_network() {
+            let network = Arc::new(context.network()?);
+            clients.push(context.client_through(&network).await?);
             networks.push(network);
         } else {
-            clients.push(bench.client().await?);
+            clients.push(context.client().await?);
         }
     }
     let mut tasks = tokio::task::JoinSet::new();
@@ -46,27 +55,27 @@ async fn play(bench: &Bench, seed: u64, length: Duration) -> Result<()> {
         let actor = Actor {
             client: client.clone(),
             keys: keys.clone(),
-            ttl: bench.short_ttl(),
+            ttl: context.short_ttl(),
             random: random.split(),
         };
         tasks.spawn(actor.act(end));
     }
     // Where a connection holds the lock, one that breaks frees it: no fault of the server.
-    let faults = if bench.hangs_on_a_connection() { SILENT } else { ALL };
+    let faults = if context.hangs_on_a_connection() { SILENT } else { ALL };
     for network in &networks {
-        tasks.spawn(trouble(network.clone(), faults, bench.short_ttl(), random.split(), end));
+        tasks.spawn(trouble(network.clone(), faults, context.short_ttl(), random.split(), end));
     }
     while tasks.join_next().await.transpose()?.is_some() {}
-    bench.ledger().verdict().await?;
+    context.ledger().verdict().await?;
     for client in &clients {
         for key in &keys {
-            usable(bench, client, key).await?;
+            usable(context, client, key).await?;
         }
     }
     Ok(())
 }
 
-/// One client: takes, holds, waits, gives up, releases, drops and evicts.
+/// One client: acquires, holds, waits, cancels, releases, drops and evicts.
 struct Actor {
     client: Client,
     keys: Vec<Key>,
@@ -97,12 +106,12 @@ impl Actor {
     }
 
     async fn acquire(&mut self, lock: &Lock) -> Option<Guard> {
-        let patience = self.random.millis(1500);
+        let longest = self.random.millis(1500);
         let attempt = match self.random.below(4) {
             0 => lock.try_acquire().await,
             // Given up at any await.
             1 => timeout(self.random.millis(200), lock.acquire()).await.ok()?.map(Attempt::Granted),
-            _ => lock.acquire_within(patience).await,
+            _ => lock.acquire_within(longest).await,
         };
         attempt.ok()?.granted().ok()
     }
@@ -151,8 +160,8 @@ async fn trouble(
 }
 
 /// After the storm the client gets the key.
-async fn usable(bench: &Bench, client: &Client, key: &Key) -> Result<()> {
-    let limit = bench.short_ttl() * 6 * bench.info().freed_after + SOON;
+async fn usable(context: &TestContext, client: &Client, key: &Key) -> Result<()> {
+    let limit = context.short_ttl() * 6 * context.info().max_expiry_ttls + SOON;
     let acquire = || async {
         let attempt = client.lock(key.clone()).acquire_within(limit).await.ok();
         Ok(attempt.and_then(|attempt| attempt.granted().ok()))
@@ -199,12 +208,3 @@ fn seed_by_time() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(1, |since| since.as_secs() * 1_000 + u64::from(since.subsec_millis()))
 }
-
-/// How many of the faults in `trouble` are played: those that break no connection, or all.
-const SILENT: u64 = 4;
-const ALL: u64 = 6;
-/// How many clients there are, and how many keys they want.
-const ACTORS: usize = 4;
-const KEYS: usize = 2;
-/// How long it is played in a run of the whole suite.
-const SECONDS: u64 = 6;

@@ -7,21 +7,21 @@ use tenure::backend::Owner;
 use tenure::{Attempt, FencingToken};
 
 use super::cases;
-use crate::bench::{Bench, soon, take};
+use crate::context::{TestContext, acquire_free, soon};
 
 cases! { "tokens":
     a_token_grows_with_every_grant,
     a_token_grows_across_expiry,
     a_token_survives_reopening,
-    asking_twice_is_asking_once,
-    asking_again_after_a_withdrawal_is_a_new_grant,
+    requests_are_idempotent,
+    a_request_after_a_cancel_is_a_new_grant,
 }
 
-async fn a_token_grows_with_every_grant(bench: &Bench) -> Result<()> {
-    let (one, two) = (bench.client().await?, bench.client().await?);
+async fn a_token_grows_with_every_grant(context: &TestContext) -> Result<()> {
+    let (one, two) = (context.client().await?, context.client().await?);
     let mut last = None;
     for round in 0..6 {
-        let lock = [&one, &two][round % 2].lock(bench.key("k"));
+        let lock = [&one, &two][round % 2].lock(context.key("k"));
         let guard = soon("acquire", lock.acquire()).await??;
         let token = Some(guard.token());
         ensure!(token > last, "{token:?} came after {last:?}");
@@ -35,21 +35,21 @@ async fn a_token_grows_with_every_grant(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-async fn a_token_grows_across_expiry(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k")).ttl(bench.short_ttl()).without_renewal();
-    let first = take(&lock).await?;
+async fn a_token_grows_across_expiry(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k")).ttl(context.short_ttl()).without_renewal();
+    let first = acquire_free(&lock).await?;
     soon("the lease's end", first.lost()).await?;
     let second = soon("acquire", lock.acquire()).await??;
     ensure!(second.token() > first.token(), "{:?} {:?}", second.token(), first.token());
     Ok(())
 }
 
-async fn a_token_survives_reopening(bench: &Bench) -> Result<()> {
+async fn a_token_survives_reopening(context: &TestContext) -> Result<()> {
     let mut last: Option<FencingToken> = None;
     for _ in 0..3 {
-        let client = bench.client().await?;
-        let guard = take(&client.lock(bench.key("k"))).await?;
+        let client = context.client().await?;
+        let guard = acquire_free(&client.lock(context.key("k"))).await?;
         ensure!(Some(guard.token()) > last, "{:?} came after {last:?}", guard.token());
         last = Some(guard.token());
         guard.release().await?;
@@ -58,15 +58,15 @@ async fn a_token_survives_reopening(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-async fn asking_twice_is_asking_once(bench: &Bench) -> Result<()> {
-    let backend = bench.backend().await?;
-    let claim = bench.claim("k");
+async fn requests_are_idempotent(context: &TestContext) -> Result<()> {
+    let backend = context.backend().await?;
+    let claim = context.claim("k");
     let first = backend.try_acquire(&claim).await?.granted()?;
     let second = backend.try_acquire(&claim).await?.granted()?;
     ensure!(first.token == second.token, "{first:?} {second:?}");
     ensure!(backend.release(&claim).await?, "it was held");
-    ensure!(!backend.release(&claim).await?, "one release gives back everything");
-    let mut other = bench.claim("k");
+    ensure!(!backend.release(&claim).await?, "one release releases everything");
+    let mut other = context.claim("k");
     other.owner = Owner::random();
     let attempt = backend.try_acquire(&other).await?;
     ensure!(matches!(attempt, Attempt::Granted(_)), "nothing was counted twice");
@@ -74,14 +74,14 @@ async fn asking_twice_is_asking_once(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-async fn asking_again_after_a_withdrawal_is_a_new_grant(bench: &Bench) -> Result<()> {
-    let client = bench.client().await?;
-    let lock = client.lock(bench.key("k"));
-    let first = take(&lock).await?.token();
+async fn a_request_after_a_cancel_is_a_new_grant(context: &TestContext) -> Result<()> {
+    let client = context.client().await?;
+    let lock = client.lock(context.key("k"));
+    let first = acquire_free(&lock).await?.token();
     client.flush().await?;
-    let second = take(&lock).await?;
+    let second = acquire_free(&lock).await?;
     ensure!(second.token() > first, "{:?} {first:?}", second.token());
-    let holding = lock.holding().await?.context("it is held")?;
+    let holding = lock.status().await?.context("it is held")?;
     ensure!(holding.holder.token.is_none_or(|token| token == second.token()));
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! Sessions that end from outside, leaders that die, answers that are lost, requests that are late.
+//! Destroyed sessions, killed leaders, lost responses, late requests.
 
 use anyhow::{Context, Result, ensure};
 use tenure::backend::Backend;
 use tenure::backends::Consul;
 use tenure::{Attempt, ErrorKind, LostReason};
-use tenure_conformance::bench::{expect_busy, soon, take, until_waiters};
+use tenure_conformance::context::{acquire_free, expect_busy, soon, until_waiters};
 use tenure_conformance::load::{Harm, Load};
 use tenure_conformance::server_cases;
 use tenure_servers::wire::http::json_field;
@@ -13,17 +13,17 @@ use tenure_servers::{Cluster, Direction, Node};
 use super::{SECOND, claim, connect, field, keys, put, url};
 
 server_cases! {
-    a_session_destroyed_from_outside_is_noticed_at_once Consul;
-    a_waiter_whose_session_was_destroyed_waits_on Consul;
-    a_ttl_that_the_server_refuses_is_refused_with_its_reason Consul;
-    a_lost_answer_to_an_ask_finds_its_own_grant Consul;
-    a_lost_answer_to_a_release_is_repeated Consul;
-    a_late_request_of_a_withdrawn_claim_takes_nothing Consul;
-    a_release_that_never_arrived_is_paid_with_the_next_renewal Consul;
-    a_killed_leader_is_doubt_and_not_loss Consul3;
-    a_stopped_agent_is_left_for_another Consul3;
-    a_session_that_dies_with_its_server_is_a_loss_and_said_so Consul3;
-    a_token_grows_when_all_servers_were_killed Consul3;
+    holder_notices_a_destroyed_session_at_once Consul;
+    waiter_with_a_destroyed_session_queues_again Consul;
+    ttl_below_the_servers_minimum_is_refused_with_the_reason Consul;
+    acquire_after_a_lost_response_finds_its_own_grant Consul;
+    release_is_repeated_after_a_lost_response Consul;
+    late_request_of_a_cancelled_claim_acquires_nothing Consul;
+    failed_release_is_repeated_after_the_next_renewal Consul;
+    killed_leader_loses_no_lock Consul3;
+    client_changes_to_another_agent_when_one_is_stopped Consul3;
+    session_that_ends_with_its_server_is_reported_as_a_loss Consul3;
+    tokens_grow_after_all_servers_were_killed Consul3;
 }
 
 /// The session that holds a lock.
@@ -31,9 +31,9 @@ fn session(cluster: &Cluster, key: &str) -> Result<String> {
     field(cluster.node(), &format!("{key}/.lock"), "Session")
 }
 
-async fn a_session_destroyed_from_outside_is_noticed_at_once(cluster: &Cluster) -> Result<()> {
+async fn holder_notices_a_destroyed_session_at_once(cluster: &Cluster) -> Result<()> {
     let (one, two) = (connect(cluster).await?, connect(cluster).await?);
-    let (guard, other) = (take(&one.lock("a")).await?, take(&one.lock("b")).await?);
+    let (guard, other) = (acquire_free(&one.lock("a")).await?, acquire_free(&one.lock("b")).await?);
     let waiter = tokio::spawn(two.lock("a").acquire());
     until_waiters(&one.lock("a"), 1).await?;
     put(cluster.node(), &format!("/v1/session/destroy/{}", session(cluster, "a")?), "")?;
@@ -46,17 +46,17 @@ async fn a_session_destroyed_from_outside_is_noticed_at_once(cluster: &Cluster) 
     ensure!(next.token() > guard.token());
     let error = guard.release().await.unwrap_err();
     ensure!(error.kind() == ErrorKind::Lost, "{error:?}");
-    // The client goes on with a new session.
+    // The client continues with a new session.
     expect_busy(&one.lock("a")).await?;
-    take(&one.lock("b")).await?.release().await?;
+    acquire_free(&one.lock("b")).await?.release().await?;
     next.release().await?;
     Ok(())
 }
 
-async fn a_waiter_whose_session_was_destroyed_waits_on(cluster: &Cluster) -> Result<()> {
+async fn waiter_with_a_destroyed_session_queues_again(cluster: &Cluster) -> Result<()> {
     let (one, two) = (connect(cluster).await?, connect(cluster).await?);
     let lock = one.lock("k");
-    let guard = take(&lock).await?;
+    let guard = acquire_free(&lock).await?;
     let waiter = tokio::spawn(two.lock("k").ttl(SECOND).acquire());
     until_waiters(&lock, 1).await?;
     let sessions = tenure_servers::wire::http::get(cluster.node().port(), "/v1/session/list")?;
@@ -72,115 +72,113 @@ async fn a_waiter_whose_session_was_destroyed_waits_on(cluster: &Cluster) -> Res
     Ok(())
 }
 
-async fn a_ttl_that_the_server_refuses_is_refused_with_its_reason(cluster: &Cluster) -> Result<()> {
+async fn ttl_below_the_servers_minimum_is_refused_with_the_reason(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster).await?;
     let error = client.lock("k").ttl(SECOND / 2).try_acquire().await.unwrap_err();
     ensure!(error.kind() == ErrorKind::Invalid && error.to_string().contains("1s"), "{error}");
-    // With a wrong word about the server's bound it is the server that refuses.
+    // With a wrong `min_ttl` in the URL it is the server that refuses.
     let wrong = format!("consul://{}?min_ttl=1ms", cluster.hosts());
     let error = tenure::connect(&wrong).await?.lock("k").ttl(SECOND / 2).try_acquire().await;
     let error = error.unwrap_err();
     ensure!(error.kind() == ErrorKind::Invalid, "{error:?}");
     ensure!(error.to_string().contains("must be between [1s="), "{error}");
-    // Without any word the agent is asked.
-    let asked = tenure::connect(&format!("consul://{}", cluster.hosts())).await?;
-    ensure!(asked.info().min_ttl == SECOND, "{:?}", asked.info());
-    ensure!(asked.info().freed_after == 2);
+    // Without `min_ttl` the client reads it from the agent.
+    let read = tenure::connect(&format!("consul://{}", cluster.hosts())).await?;
+    ensure!(read.info().min_ttl == SECOND, "{:?}", read.info());
+    ensure!(read.info().max_expiry_ttls == 2);
     Ok(())
 }
 
-/// The server has granted, and its answer is lost: asking again must find that, at every request of
-/// the ask.
-async fn a_lost_answer_to_an_ask_finds_its_own_grant(cluster: &Cluster) -> Result<()> {
+/// The server has granted the lock, and the response is lost: the repeated request must find that
+/// grant.
+async fn acquire_after_a_lost_response_finds_its_own_grant(cluster: &Cluster) -> Result<()> {
     let proxy = cluster.node().proxy()?;
     let client = tenure::connect(&url(&proxy.address(), "")).await?;
-    take(&client.lock("warm")).await?.release().await?;
+    acquire_free(&client.lock("warm")).await?.release().await?;
     for round in 0..5 {
         let lock = client.lock(format!("k{round}"));
-        proxy.swallow_answer(1);
+        proxy.drop_response(1);
         let guard = soon("acquire", lock.acquire()).await??;
         let held: u64 =
             field(cluster.node(), &format!("k{round}/.lock"), "ModifyIndex")?.parse()?;
         ensure!(guard.token().get() == held, "{} but {held} is held", guard.token());
         guard.release().await?;
         client.flush().await?;
-        ensure!(lock.holding().await?.is_none());
+        ensure!(lock.status().await?.is_none());
     }
     Ok(())
 }
 
-async fn a_lost_answer_to_a_release_is_repeated(cluster: &Cluster) -> Result<()> {
+async fn release_is_repeated_after_a_lost_response(cluster: &Cluster) -> Result<()> {
     let proxy = cluster.node().proxy()?;
     let client = tenure::connect(&url(&proxy.address(), "")).await?;
     let lock = client.lock("k");
-    let guard = take(&lock).await?;
-    proxy.swallow_answer(1);
+    let guard = acquire_free(&lock).await?;
+    proxy.drop_response(1);
     drop(guard);
     soon("flush", client.flush()).await??;
-    ensure!(lock.holding().await?.is_none(), "still held");
-    take(&lock).await?.release().await?;
+    ensure!(lock.status().await?.is_none(), "still held");
+    acquire_free(&lock).await?.release().await?;
     Ok(())
 }
 
-/// A request hangs on its way; the claim is withdrawn through another agent; then the request
-/// arrives.
-async fn a_late_request_of_a_withdrawn_claim_takes_nothing(cluster: &Cluster) -> Result<()> {
+/// A request is held up; the claim is cancelled through another agent; then the request arrives.
+async fn late_request_of_a_cancelled_claim_acquires_nothing(cluster: &Cluster) -> Result<()> {
     let proxy = cluster.node().proxy()?;
     let hosts = format!("{},{}", proxy.address(), cluster.node().address());
     let consul = Consul::open(&url(&hosts, "")).await?;
-    // Makes the session, and a connection that is kept.
+    // Creates the session, and a connection that is kept.
     let (first, mut late) = (claim("other")?, claim("k")?);
     consul.try_acquire(&first).await?.granted()?;
     proxy.cut_one_way(Direction::ToServer);
     let hung = tokio::time::timeout(SECOND, consul.try_acquire(&late)).await;
-    ensure!(hung.is_err(), "the way was not cut: {hung:?}");
-    late.doubtful = true;
+    ensure!(hung.is_err(), "the connection was not cut: {hung:?}");
+    late.unconfirmed = true;
     ensure!(!consul.release(&late).await?, "it was not held");
     proxy.heal();
-    // It has arrived when one that was sent after it on the same way has been answered.
+    // It has arrived when a later request through the same proxy has its response.
     let probe = tenure::connect(&url(&proxy.address(), "")).await?;
-    take(&probe.lock("probe")).await?.release().await?;
+    acquire_free(&probe.lock("probe")).await?.release().await?;
     for _ in 0..50 {
-        let holding = probe.lock("k").holding().await?;
-        ensure!(holding.is_none(), "a late request took the lock: {holding:?}");
+        let holding = probe.lock("k").status().await?;
+        ensure!(holding.is_none(), "a late request acquired the lock: {holding:?}");
         tokio::time::sleep(SECOND / 50).await;
     }
     let left = keys(cluster.node())?;
-    ensure!(left.contains("k/.gone/"), "no mark refuses it: {left}");
-    // The mark goes when the session does, and that is when its last lock is given back.
+    ensure!(left.contains("k/.gone/"), "no tombstone refuses it: {left}");
+    // The tombstone goes with the session, which ends when its last lock is released.
     ensure!(consul.release(&first).await?);
     ensure!(keys(cluster.node())?.trim() == "[]", "left: {}", keys(cluster.node())?);
     Ok(())
 }
 
-/// A dropped guard cannot be given back for longer than its ttl, while another lock of the same
-/// session is kept alive: nobody but the backend remembers it then.
-async fn a_release_that_never_arrived_is_paid_with_the_next_renewal(
-    cluster: &Cluster,
-) -> Result<()> {
+/// A lock cannot be released for longer than its ttl, while another lock keeps their session alive:
+/// then only the backend still knows of it.
+async fn failed_release_is_repeated_after_the_next_renewal(cluster: &Cluster) -> Result<()> {
     let proxy = cluster.node().proxy()?;
     let consul = Consul::open(&url(&proxy.address(), "")).await?;
-    let (mut kept, mut owed) = (claim("kept")?, claim("owed")?);
-    (kept.ttl, owed.ttl) = (SECOND, SECOND);
+    let (mut kept, mut failed) = (claim("kept")?, claim("failed")?);
+    (kept.ttl, failed.ttl) = (SECOND, SECOND);
     consul.try_acquire(&kept).await?.granted()?;
-    consul.try_acquire(&owed).await?.granted()?;
+    consul.try_acquire(&failed).await?.granted()?;
     proxy.refuse();
-    ensure!(consul.release(&owed).await.is_err());
+    ensure!(consul.release(&failed).await.is_err());
     proxy.heal();
     let start = std::time::Instant::now();
     let watcher = connect(cluster).await?;
-    while watcher.lock("owed").holding().await?.is_some() {
+    while watcher.lock("failed").status().await?.is_some() {
         ensure!(start.elapsed() < SECOND * 20, "held for ever");
         consul.renew(std::slice::from_ref(&kept)).await.remove(0)?;
         tokio::time::sleep(SECOND / 5).await;
     }
-    ensure!(watcher.lock("kept").holding().await?.is_some(), "the other was lost");
+    ensure!(watcher.lock("kept").status().await?.is_some(), "the other was lost");
     Ok(())
 }
 
-async fn a_killed_leader_is_doubt_and_not_loss(cluster: &Cluster) -> Result<()> {
+async fn killed_leader_loses_no_lock(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster).await?;
-    let (long, mut locks) = (take(&client.lock("long")).await?, Vec::new());
+    let long = acquire_free(&client.lock("long")).await?;
+    let mut locks = Vec::new();
     for _ in 0..4 {
         let client = tenure::connect(&url(&cluster.hosts(), "outage=60s")).await?;
         locks.push(client.lock("k").ttl(SECOND * 20));
@@ -200,14 +198,14 @@ async fn a_killed_leader_is_doubt_and_not_loss(cluster: &Cluster) -> Result<()> 
     Ok(())
 }
 
-/// A stopped agent accepts connections and is silent. If it is a server, the others strike it off
-/// the catalog after a while, and with it the sessions that belong to it.
-async fn a_stopped_agent_is_left_for_another(cluster: &Cluster) -> Result<()> {
+/// A stopped agent accepts connections and does not respond. If it is a server, the others remove
+/// it from the catalog after a while, and with it the sessions that belong to it.
+async fn client_changes_to_another_agent_when_one_is_stopped(cluster: &Cluster) -> Result<()> {
     let (hosts, follower) = follower_first(cluster)?;
     let node = r#"{"Node":"locks","Address":"127.0.0.1","NodeMeta":{"external-node":"true"}}"#;
     put(cluster.node(), "/v1/catalog/register", node)?;
     let client = tenure::connect(&url(&hosts, "ttl=8s&node=locks")).await?;
-    let guard = take(&client.lock("k")).await?;
+    let guard = acquire_free(&client.lock("k")).await?;
     follower.pause()?;
     let lost = tokio::time::timeout(SECOND * 20, guard.lost()).await;
     follower.resume()?;
@@ -217,12 +215,10 @@ async fn a_stopped_agent_is_left_for_another(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn a_session_that_dies_with_its_server_is_a_loss_and_said_so(
-    cluster: &Cluster,
-) -> Result<()> {
+async fn session_that_ends_with_its_server_is_reported_as_a_loss(cluster: &Cluster) -> Result<()> {
     let (hosts, follower) = follower_first(cluster)?;
     let client = tenure::connect(&url(&hosts, "ttl=60s")).await?;
-    let guard = take(&client.lock("k")).await?;
+    let guard = acquire_free(&client.lock("k")).await?;
     follower.kill()?;
     let lost = tokio::time::timeout(SECOND * 90, guard.lost()).await?;
     ensure!(lost.reason() == LostReason::SessionGone, "{lost}");
@@ -231,7 +227,7 @@ async fn a_session_that_dies_with_its_server_is_a_loss_and_said_so(
     Ok(())
 }
 
-/// The hosts with one first that does not lead, and that one.
+/// The hosts with a follower first, and that follower.
 fn follower_first(cluster: &Cluster) -> Result<(String, &Node)> {
     let leader = cluster.leader()?.context("there is a leader")?.name();
     let follower = cluster.nodes().iter().find(|node| node.name() != leader);
@@ -241,10 +237,10 @@ fn follower_first(cluster: &Cluster) -> Result<(String, &Node)> {
     Ok((hosts.collect::<Vec<_>>().join(","), follower))
 }
 
-async fn a_token_grows_when_all_servers_were_killed(cluster: &Cluster) -> Result<()> {
+async fn tokens_grow_after_all_servers_were_killed(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster).await?;
-    let first = take(&client.lock("k")).await?;
-    let held = take(&client.lock("held")).await?;
+    let first = acquire_free(&client.lock("k")).await?;
+    let held = acquire_free(&client.lock("held")).await?;
     let token = first.token();
     first.release().await?;
     tokio::task::block_in_place(|| -> Result<()> {

@@ -1,4 +1,4 @@
-//! What a grant is: its lease, its token, and what is left of it when it was taken away.
+//! Grants: the lease, the token, and what remains of them after an eviction.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use tenure::backend::Backend;
 use tenure::backends::Consul;
 use tenure::{Config, ErrorKind, Key};
-use tenure_conformance::bench::take;
+use tenure_conformance::context::acquire_free;
 use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 use tenure_servers::wire::http::json_field;
@@ -14,19 +14,19 @@ use tenure_servers::wire::http::json_field;
 use super::{SECOND, claim, put, stored, url};
 
 server_cases! {
-    a_fixed_lease_lasts_its_whole_ttl Consul;
-    a_late_request_does_not_revive_an_evicted_grant Consul;
-    a_condition_is_found_for_a_guard_of_a_client_with_a_prefix Consul;
+    fixed_lease_lasts_its_whole_ttl Consul;
+    late_request_does_not_revive_an_evicted_grant Consul;
+    condition_is_found_for_a_guard_of_a_client_with_a_prefix Consul;
 }
 
-/// All claims with one ttl share a session: a new one must not get what is left of its lease.
-async fn a_fixed_lease_lasts_its_whole_ttl(cluster: &Cluster) -> Result<()> {
+/// All claims with one ttl share a session: a new claim must not get only the rest of its lease.
+async fn fixed_lease_lasts_its_whole_ttl(cluster: &Cluster) -> Result<()> {
     let consul = Consul::open(&url(&cluster.hosts(), "")).await?;
     let mut first = claim("first")?;
     first.ttl = SECOND * 9;
     consul.try_acquire(&first).await?.granted()?;
     for waits in [false, true] {
-        // Old enough to be seen, and too young for a renewal by the way.
+        // The session is old enough for a shorter lease to show, and too young to be renewed.
         tokio::time::sleep(SECOND * 2).await;
         let mut fixed = claim(if waits { "waits" } else { "tries" })?;
         (fixed.ttl, fixed.fixed, fixed.waits) = (first.ttl, true, waits);
@@ -36,10 +36,11 @@ async fn a_fixed_lease_lasts_its_whole_ttl(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The key is written as an earlier request of the same claim would write it that arrives late.
-async fn a_late_request_does_not_revive_an_evicted_grant(cluster: &Cluster) -> Result<()> {
+/// The test writes the key as a late request of the evicted claim would.
+async fn late_request_does_not_revive_an_evicted_grant(cluster: &Cluster) -> Result<()> {
     let consul = Consul::open(&url(&cluster.hosts(), "")).await?;
-    let (node, mut mine, kept) = (cluster.node(), claim("k")?, claim("kept")?);
+    let node = cluster.node();
+    let (mut mine, kept) = (claim("k")?, claim("kept")?);
     consul.try_acquire(&kept).await?.granted()?;
     let grant = consul.try_acquire(&mine).await?.granted()?;
     mine.token = Some(grant.token);
@@ -54,19 +55,20 @@ async fn a_late_request_does_not_revive_an_evicted_grant(cluster: &Cluster) -> R
     let renewed = consul.renew(std::slice::from_ref(&mine)).await.remove(0);
     let kind = renewed.map_err(|error| error.kind());
     ensure!(kind == Err(ErrorKind::Lost), "{kind:?}");
-    // The core releases what it lost, and says that a request was unanswered.
-    mine.doubtful = true;
+    // The engine releases a lost claim with `unconfirmed` set.
+    mine.unconfirmed = true;
     consul.release(&mine).await?;
-    ensure!(stored(node, "k/.lock")?.is_none(), "held for ever, by a session that others renew");
+    ensure!(
+        stored(node, "k/.lock")?.is_none(),
+        "held for ever, by a session that other claims renew"
+    );
     Ok(())
 }
 
-async fn a_condition_is_found_for_a_guard_of_a_client_with_a_prefix(
-    cluster: &Cluster,
-) -> Result<()> {
+async fn condition_is_found_for_a_guard_of_a_client_with_a_prefix(cluster: &Cluster) -> Result<()> {
     let consul = Arc::new(Consul::open(&url(&cluster.hosts(), "")).await?);
-    let client = Config::default().prefix("app/").over(consul.clone());
-    let guard = take(&client.lock("k")).await?;
+    let client = Config::default().prefix("app/").with_backend(consul.clone());
+    let guard = acquire_free(&client.lock("k")).await?;
     let found = consul.condition(guard.key(), guard.token()).await?.context("it is held")?;
     ensure!(found.key == "app/k/.lock", "{found:?}");
     let elsewhere = Consul::open(&url(&cluster.hosts(), "")).await?;

@@ -1,14 +1,14 @@
-//! What only a real Consul can show: faults, strangers on the same keys, the number of requests.
-//! Each case has servers of its own, to hurt them.
-//! `cargo test -p tenure-conformance --test consul -- strangers` runs some of them.
+//! Cases that need a real Consul: faults, foreign clients on the same keys, the number of requests.
+//! Each case has servers of its own, so that it can stop and kill them.
+//! `cargo test -p tenure-conformance --test consul -- foreign_clients` runs some of them.
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
 mod agents;
+mod doctor;
 mod faults;
+mod foreign_clients;
 mod grants;
-mod people;
-mod strangers;
 mod traffic;
 
 use std::time::Duration;
@@ -20,9 +20,11 @@ use tenure_conformance::trials;
 use tenure_servers::wire::http::{json_field, request};
 use tenure_servers::{Cluster, Node};
 
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
 fn main() {
     let modules = [agents::CASES, faults::CASES, grants::CASES];
-    let more = [people::CASES, strangers::CASES, traffic::CASES];
+    let more = [doctor::CASES, foreign_clients::CASES, traffic::CASES];
     trials::main(3, &[&modules[..], &more[..]].concat())
 }
 
@@ -31,7 +33,7 @@ pub(crate) async fn connect(cluster: &Cluster) -> Result<Client> {
     Ok(tenure::connect(&url(&cluster.hosts(), "")).await?)
 }
 
-/// The URL of these servers, which allow short sessions.
+/// The URL of test servers, which allow short sessions.
 pub(crate) fn url(hosts: &str, options: &str) -> String {
     format!("consul://{hosts}?min_ttl=1s&{options}")
 }
@@ -39,17 +41,17 @@ pub(crate) fn url(hosts: &str, options: &str) -> String {
 /// A request that must succeed.
 pub(crate) fn put(node: &Node, path: &str, body: &str) -> Result<String> {
     match request(node.port(), "PUT", path, body).with_context(|| path.to_owned())? {
-        (200, answer) => Ok(answer),
-        (status, answer) => bail!("{path}: status {status}: {answer}"),
+        (200, response) => Ok(response),
+        (status, response) => bail!("{path}: status {status}: {response}"),
     }
 }
 
-/// What is stored under a key, if it is there.
+/// What is stored under a key; `None` if it does not exist.
 pub(crate) fn stored(node: &Node, key: &str) -> Result<Option<String>> {
     match request(node.port(), "GET", &format!("/v1/kv/{key}?consistent"), "")? {
         (200, entry) => Ok(Some(entry)),
         (404, _) => Ok(None),
-        (status, answer) => bail!("{key}: status {status}: {answer}"),
+        (status, response) => bail!("{key}: status {status}: {response}"),
     }
 }
 
@@ -64,7 +66,7 @@ pub(crate) fn keys(node: &Node) -> Result<String> {
     match request(node.port(), "GET", "/v1/kv/?keys&consistent", "")? {
         (200, keys) => Ok(keys),
         (404, _) => Ok("[]".to_owned()),
-        (status, answer) => bail!("status {status}: {answer}"),
+        (status, response) => bail!("status {status}: {response}"),
     }
 }
 
@@ -72,5 +74,3 @@ pub(crate) fn keys(node: &Node) -> Result<String> {
 pub(crate) fn claim(key: &str) -> Result<Claim> {
     Ok(Claim::new(Key::new(key)?, Owner::random(), Duration::from_secs(20)))
 }
-
-pub(crate) const SECOND: Duration = Duration::from_secs(1);

@@ -1,10 +1,10 @@
-//! Members die, freeze and lose their leader. None of that is loss by itself.
+//! Members are killed, frozen, and without a leader. By that alone no lock is lost.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tenure::Client;
-use tenure_conformance::bench::{soon, take, until_waiters, within};
+use tenure_conformance::context::{acquire_free, soon, until_waiters, within};
 use tenure_conformance::load::{Harm, Load};
 use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Node};
@@ -12,17 +12,18 @@ use tenure_servers::{Cluster, Node};
 use super::{gateway, name};
 
 server_cases! {
-    a_killed_leader_costs_time_but_no_lock Etcd3;
-    a_killed_follower_is_not_noticed_by_holders Etcd3;
-    a_frozen_member_is_left_for_another Etcd3;
-    a_leader_change_is_no_loss Etcd3;
-    a_restarted_server_keeps_its_locks Etcd;
-    a_compaction_does_not_lose_a_waiter Etcd;
+    locks_survive_a_killed_leader Etcd3;
+    holders_survive_a_killed_follower Etcd3;
+    a_client_moves_on_from_a_frozen_member Etcd3;
+    locks_survive_a_leader_change Etcd3;
+    locks_survive_a_restart_of_the_server Etcd;
+    a_waiter_survives_a_compaction Etcd;
 }
 
-/// Four clients that take the same lock by turns.
+/// Four clients that acquire the same lock by turns.
 async fn load(cluster: &Cluster) -> Result<Load> {
-    let (name, mut locks) = (name(), Vec::new());
+    let name = name();
+    let mut locks = Vec::new();
     for _ in 0..4 {
         let client = tenure::connect(&cluster.url()).await?;
         locks.push(client.lock(&name).ttl(Duration::from_secs(8)));
@@ -36,10 +37,10 @@ async fn hold_through<T>(
     ttl: Duration,
     fault: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let guard = take(&client.lock(name()).ttl(ttl)).await?;
+    let guard = acquire_free(&client.lock(name()).ttl(ttl)).await?;
     let done = fault.await?;
     let lost = tokio::time::timeout(ttl + ttl / 2, guard.lost()).await;
-    ensure!(lost.is_err(), "lost by a fault that is none: {lost:?}");
+    ensure!(lost.is_err(), "lost by a fault that should not matter: {lost:?}");
     guard.release().await?;
     Ok(done)
 }
@@ -48,7 +49,7 @@ async fn kill(node: &Node) -> Result<()> {
     Ok(node.kill()?)
 }
 
-async fn a_killed_leader_costs_time_but_no_lock(cluster: &Cluster) -> Result<()> {
+async fn locks_survive_a_killed_leader(cluster: &Cluster) -> Result<()> {
     let load = load(cluster).await?;
     load.go_on(20).await?;
     let client = tenure::connect(&cluster.url()).await?;
@@ -63,11 +64,11 @@ async fn a_killed_leader_costs_time_but_no_lock(cluster: &Cluster) -> Result<()>
     load.finish().await
 }
 
-async fn a_killed_follower_is_not_noticed_by_holders(cluster: &Cluster) -> Result<()> {
+async fn holders_survive_a_killed_follower(cluster: &Cluster) -> Result<()> {
     let leader = cluster.wait_leader(|_| true)?;
     let follower = cluster.nodes().iter().find(|node| node.name() != leader.name());
     let follower = follower.context("there are three")?;
-    // The client talks to the follower first.
+    // The client connects to the follower first.
     let url = format!("etcd://{},{}", follower.address(), leader.address());
     let client = tenure::connect(&url).await?;
     hold_through(&client, Duration::from_secs(4), kill(follower)).await?;
@@ -75,7 +76,7 @@ async fn a_killed_follower_is_not_noticed_by_holders(cluster: &Cluster) -> Resul
     Ok(())
 }
 
-async fn a_frozen_member_is_left_for_another(cluster: &Cluster) -> Result<()> {
+async fn a_client_moves_on_from_a_frozen_member(cluster: &Cluster) -> Result<()> {
     let leader = cluster.wait_leader(|_| true)?;
     let follower = cluster.nodes().iter().find(|node| node.name() != leader.name());
     let follower = follower.context("there are three")?;
@@ -88,12 +89,13 @@ async fn a_frozen_member_is_left_for_another(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn a_leader_change_is_no_loss(cluster: &Cluster) -> Result<()> {
+async fn locks_survive_a_leader_change(cluster: &Cluster) -> Result<()> {
     let client = tenure::connect(&cluster.url()).await?;
     let other = tenure::connect(&cluster.url()).await?;
-    let (name, ttl) = (name(), Duration::from_secs(6));
+    let name = name();
+    let ttl = Duration::from_secs(6);
     let lock = client.lock(&name).ttl(ttl);
-    let guard = take(&lock).await?;
+    let guard = acquire_free(&lock).await?;
     let waiter = tokio::spawn(other.lock(&name).ttl(ttl).acquire());
     until_waiters(&lock, 1).await?;
     hold_through(&client, ttl, async { Ok(cluster.failover().map(drop)?) }).await?;
@@ -107,7 +109,7 @@ async fn a_leader_change_is_no_loss(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn a_restarted_server_keeps_its_locks(cluster: &Cluster) -> Result<()> {
+async fn locks_survive_a_restart_of_the_server(cluster: &Cluster) -> Result<()> {
     let load = load(cluster).await?;
     let client = tenure::connect(&cluster.url()).await?;
     load.go_on(20).await?;
@@ -121,17 +123,17 @@ async fn a_restarted_server_keeps_its_locks(cluster: &Cluster) -> Result<()> {
 }
 
 /// The revision that a watch would begin with is compacted away.
-async fn a_compaction_does_not_lose_a_waiter(cluster: &Cluster) -> Result<()> {
-    let (one, two) =
-        (tenure::connect(&cluster.url()).await?, tenure::connect(&cluster.url()).await?);
+async fn a_waiter_survives_a_compaction(cluster: &Cluster) -> Result<()> {
+    let one = tenure::connect(&cluster.url()).await?;
+    let two = tenure::connect(&cluster.url()).await?;
     let name = name();
-    let guard = take(&one.lock(&name)).await?;
+    let guard = acquire_free(&one.lock(&name)).await?;
     let waiter = tokio::spawn(two.lock(&name).acquire());
     until_waiters(&one.lock(&name), 1).await?;
     for _ in 0..5 {
-        take(&one.lock(format!("{name}-other"))).await?.release().await?;
+        acquire_free(&one.lock(format!("{name}-other"))).await?.release().await?;
     }
-    let last = take(&one.lock(format!("{name}-other"))).await?.token();
+    let last = acquire_free(&one.lock(format!("{name}-other"))).await?.token();
     gateway(
         cluster.node(),
         "/v3/kv/compaction",

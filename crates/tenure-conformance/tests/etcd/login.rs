@@ -1,4 +1,4 @@
-//! Logins that run out while a client lives: tokens of etcd last some minutes.
+//! Logins that expire while a client is open: etcd's tokens last some minutes.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use tenure::Key;
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::backends::Etcd;
-use tenure_conformance::bench::{take, until_waiters, within};
+use tenure_conformance::context::{acquire_free, until_waiters, within};
 use tenure_conformance::server_cases;
 use tenure_servers::{Bundle, Cluster, tool};
 
@@ -17,7 +17,7 @@ use super::traffic::metric;
 use super::{name, require_login};
 
 server_cases! {
-    a_handoff_is_pushed_after_the_login_ran_out Etcd;
+    a_handoff_is_pushed_after_the_login_expired Etcd;
     many_requests_at_once_share_one_login Etcd;
 }
 
@@ -38,12 +38,14 @@ fn end_logins(cluster: &Cluster) -> Result<()> {
 }
 
 /// The next poll would come after ten seconds.
-async fn a_handoff_is_pushed_after_the_login_ran_out(cluster: &Cluster) -> Result<()> {
+async fn a_handoff_is_pushed_after_the_login_expired(cluster: &Cluster) -> Result<()> {
     require_login(cluster.node())?;
-    let (one, two) = (tenure::connect(&url(cluster)).await?, tenure::connect(&url(cluster)).await?);
+    let one = tenure::connect(&url(cluster)).await?;
+    let two = tenure::connect(&url(cluster)).await?;
     for round in 0..3 {
-        let (name, ttl) = (name(), Duration::from_secs(30));
-        let guard = take(&one.lock(&name).ttl(ttl)).await?;
+        let name = name();
+        let ttl = Duration::from_secs(30);
+        let guard = acquire_free(&one.lock(&name).ttl(ttl)).await?;
         let waiter = tokio::spawn(two.lock(&name).ttl(ttl).acquire());
         until_waiters(&one.lock(&name), 1).await?;
         guard.release().await?;

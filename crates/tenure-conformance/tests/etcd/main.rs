@@ -1,16 +1,16 @@
-//! What only a real etcd can show: faults of members and of the way to them, `etcdctl lock` on the
-//! same keys, logins, and the number of requests.
+//! Cases for etcd only: faults of members and of the network, `etcdctl lock` on the same keys,
+//! logins, and the number of requests.
 //! `cargo test -p tenure-conformance --test etcd -- faults` runs some of them.
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
+mod admin;
 mod doctor;
 mod faults;
-mod links;
+mod foreign_clients;
 mod login;
 mod members;
-mod operators;
-mod strangers;
+mod network;
 mod traffic;
 
 use anyhow::{Context, Result};
@@ -20,8 +20,8 @@ use tenure_servers::Node;
 use tenure_servers::wire::http::post;
 
 fn main() {
-    let modules = [doctor::CASES, faults::CASES, links::CASES, login::CASES];
-    let more = [members::CASES, operators::CASES, strangers::CASES, traffic::CASES];
+    let modules = [admin::CASES, doctor::CASES, faults::CASES, foreign_clients::CASES];
+    let more = [login::CASES, members::CASES, network::CASES, traffic::CASES];
     trials::main(4, &[&modules[..], &more[..]].concat())
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn require_login(node: &Node) -> Result<()> {
         ("/v3/auth/role/grant", grant("app/", "app0")),
         ("/v3/auth/enable", "{}".to_owned()),
     ] {
-        // The role that rules is made by the server itself in later versions.
+        // Later versions create the role `root` themselves.
         if let Err(error) = gateway(node, path, &body) {
             if body.contains(r#""role":"root""#) {
                 gateway(node, "/v3/auth/role/add", r#"{"name":"root"}"#)?;
@@ -60,11 +60,12 @@ pub(crate) fn require_login(node: &Node) -> Result<()> {
 }
 
 fn grant(from: &str, to: &str) -> String {
-    let (key, end) = (base64(from), base64(to));
+    let key = base64(from);
+    let end = base64(to);
     format!(r#"{{"name":"locker","perm":{{"permType":2,"key":"{key}","range_end":"{end}"}}}}"#)
 }
 
-/// Bytes as the gateway wants them.
+/// Bytes as the gateway expects them.
 pub(crate) fn base64(bytes: impl AsRef<[u8]>) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Members that a client has to leave: stopped, without a leader, or not there at all.
+//! Members that a client has to move on from: stopped, without a leader, or not there at all.
 
 use std::time::Duration;
 
@@ -6,40 +6,42 @@ use anyhow::{Context, Result, ensure};
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::backends::Etcd;
 use tenure::{Attempt, ErrorKind, Key};
-use tenure_conformance::bench::{take, until, within};
+use tenure_conformance::context::{acquire_free, until, within};
 use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Node, Options, Topology, start};
 
 use super::name;
 
 server_cases! {
-    a_member_without_a_leader_is_passed_by Etcd3;
-    a_stopped_member_is_left_within_a_short_lease Etcd3;
-    a_lost_quorum_that_comes_back_within_the_lease_costs_no_lock Etcd3;
-    a_failed_release_is_made_good_when_the_network_heals Etcd;
-    a_server_that_is_not_there_is_named_at_once Etcd;
+    a_client_skips_a_member_without_a_leader Etcd3;
+    a_client_moves_on_from_a_stopped_member_within_a_short_lease Etcd3;
+    locks_survive_a_quorum_that_is_back_within_the_lease Etcd3;
+    a_failed_release_is_repeated_when_the_network_heals Etcd;
+    an_unreachable_server_is_named_at_once Etcd;
 }
 
-/// The member belongs to a cluster whose other members are dead.
-async fn a_member_without_a_leader_is_passed_by(cluster: &Cluster) -> Result<()> {
+/// The member belongs to a cluster whose other members were killed.
+async fn a_client_skips_a_member_without_a_leader(cluster: &Cluster) -> Result<()> {
     let alone = tokio::task::block_in_place(|| start(Topology::Etcd3, &Options::default()))?;
     let (first, others) = alone.nodes().split_first().context("three members")?;
     others.iter().try_for_each(Node::kill)?;
     let url = format!("etcd://{},{}", first.address(), cluster.hosts());
     let client = tenure::connect(&url).await?;
-    take(&client.lock(name())).await?.release().await?;
+    acquire_free(&client.lock(name())).await?.release().await?;
     Ok(())
 }
 
-/// The member that the client talks to, and three members in the URL.
-async fn a_stopped_member_is_left_within_a_short_lease(cluster: &Cluster) -> Result<()> {
+/// The client is connected to the member that is stopped, and has three in its URL.
+async fn a_client_moves_on_from_a_stopped_member_within_a_short_lease(
+    cluster: &Cluster,
+) -> Result<()> {
     let first = cluster.nodes().first().context("three members")?;
     let others = cluster.nodes()[1..].iter().map(Node::address).collect::<Vec<_>>();
     let client =
         tenure::connect(&format!("etcd://{},{}", first.address(), others.join(","))).await?;
     // The shortest, a middle one, and one that is longer than any limit of a call.
     for ttl in [3, 8, 40].map(Duration::from_secs) {
-        let guard = take(&client.lock(name()).ttl(ttl)).await?;
+        let guard = acquire_free(&client.lock(name()).ttl(ttl)).await?;
         first.pause()?;
         let lost = tokio::time::timeout(ttl.min(Duration::from_secs(12)) * 2, guard.lost()).await;
         first.resume()?;
@@ -50,13 +52,11 @@ async fn a_stopped_member_is_left_within_a_short_lease(cluster: &Cluster) -> Res
 }
 
 /// Two of three members are stopped for a third of the lease.
-async fn a_lost_quorum_that_comes_back_within_the_lease_costs_no_lock(
-    cluster: &Cluster,
-) -> Result<()> {
+async fn locks_survive_a_quorum_that_is_back_within_the_lease(cluster: &Cluster) -> Result<()> {
     let client = tenure::connect(&cluster.url()).await?;
     let ttl = Duration::from_secs(15);
     let lock = client.lock(name()).ttl(ttl);
-    let guard = take(&lock).await?;
+    let guard = acquire_free(&lock).await?;
     let stopped = &cluster.nodes()[..2];
     stopped.iter().try_for_each(Node::pause)?;
     let lost = tokio::time::timeout(ttl / 3, guard.lost()).await;
@@ -68,9 +68,10 @@ async fn a_lost_quorum_that_comes_back_within_the_lease_costs_no_lock(
     Ok(())
 }
 
-/// Another claim keeps the lease alive on which the released one hangs.
-async fn a_failed_release_is_made_good_when_the_network_heals(cluster: &Cluster) -> Result<()> {
-    let (proxy, ttl) = (cluster.node().proxy()?, Duration::from_secs(4));
+/// Another claim keeps the lease alive that it shares with the released one.
+async fn a_failed_release_is_repeated_when_the_network_heals(cluster: &Cluster) -> Result<()> {
+    let proxy = cluster.node().proxy()?;
+    let ttl = Duration::from_secs(4);
     let far = Etcd::open(&format!("etcd://{}", proxy.address())).await?;
     let near = Etcd::open(&cluster.url()).await?;
     let claim =
@@ -89,7 +90,7 @@ async fn a_failed_release_is_made_good_when_the_network_heals(cluster: &Cluster)
     .await
 }
 
-async fn a_server_that_is_not_there_is_named_at_once(cluster: &Cluster) -> Result<()> {
+async fn an_unreachable_server_is_named_at_once(cluster: &Cluster) -> Result<()> {
     let address = cluster.node().address();
     cluster.node().kill()?;
     let connect = tenure::connect(&format!("etcd://{address}"));

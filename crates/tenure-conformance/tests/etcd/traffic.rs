@@ -1,11 +1,11 @@
-//! How many requests locks cost: counted by the server itself.
+//! How many requests locks cost, as the server counts them.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tenure::backend::{Claim, Owner};
 use tenure::{Attempt, Config, Key};
-use tenure_conformance::bench::{expect_busy, soon, take};
+use tenure_conformance::context::{acquire_free, expect_busy, soon};
 use tenure_conformance::server_cases;
 use tenure_servers::wire::http::{get, json_field};
 use tenure_servers::{Cluster, Node};
@@ -13,11 +13,11 @@ use tenure_servers::{Cluster, Node};
 use super::{gateway, name};
 
 server_cases! {
-    a_take_and_a_release_are_two_proposals Etcd;
-    a_refused_try_leaves_no_trace Etcd;
+    an_acquire_and_its_release_are_two_proposals Etcd;
+    a_refused_try_acquire_writes_nothing Etcd;
     keep_alives_do_not_grow_with_the_number_of_locks Etcd;
-    a_watch_that_was_compacted_away_is_not_asked_for_again_and_again Etcd;
-    a_waiter_does_not_wait_for_the_rounds_of_late_watches Etcd;
+    a_compacted_watch_is_not_opened_again_and_again Etcd;
+    a_waiter_is_not_delayed_by_watches_that_begin_in_the_past Etcd;
 }
 
 /// The sum of a counter of the server.
@@ -33,33 +33,33 @@ fn proposals(node: &Node) -> Result<f64> {
 }
 
 fn revision(node: &Node) -> Result<String> {
-    let answer = gateway(node, "/v3/kv/range", r#"{"key":"eA=="}"#)?;
-    json_field(&answer, "revision").context("a revision")
+    let response = gateway(node, "/v3/kv/range", r#"{"key":"eA=="}"#)?;
+    json_field(&response, "revision").context("a revision")
 }
 
-async fn a_take_and_a_release_are_two_proposals(cluster: &Cluster) -> Result<()> {
+async fn an_acquire_and_its_release_are_two_proposals(cluster: &Cluster) -> Result<()> {
     let client = tenure::connect(&cluster.url()).await?;
     let lock = client.lock(name());
-    take(&lock).await?.release().await?;
+    acquire_free(&lock).await?.release().await?;
     let before = proposals(cluster.node())?;
     let rounds = 50;
     for round in 0..rounds {
         match round % 2 {
-            0 => take(&lock).await?.release().await?,
+            0 => acquire_free(&lock).await?.release().await?,
             _ => lock.acquire().await?.release().await?,
         }
     }
     let each = (proposals(cluster.node())? - before) / f64::from(rounds);
     // The lease of the opening ends meanwhile, by a proposal of the server.
-    ensure!((1.9..2.2).contains(&each), "{each} proposals for a take and a release");
+    ensure!((1.9..2.2).contains(&each), "{each} proposals for an acquire and a release");
     Ok(())
 }
 
-async fn a_refused_try_leaves_no_trace(cluster: &Cluster) -> Result<()> {
-    let (one, two) =
-        (tenure::connect(&cluster.url()).await?, tenure::connect(&cluster.url()).await?);
+async fn a_refused_try_acquire_writes_nothing(cluster: &Cluster) -> Result<()> {
+    let one = tenure::connect(&cluster.url()).await?;
+    let two = tenure::connect(&cluster.url()).await?;
     let name = name();
-    let guard = take(&one.lock(&name)).await?;
+    let guard = acquire_free(&one.lock(&name)).await?;
     expect_busy(&two.lock(&name)).await?;
     two.flush().await?;
     let before = revision(cluster.node())?;
@@ -75,20 +75,21 @@ async fn a_refused_try_leaves_no_trace(cluster: &Cluster) -> Result<()> {
 
 async fn keep_alives_do_not_grow_with_the_number_of_locks(cluster: &Cluster) -> Result<()> {
     let client = tenure::connect(&cluster.url()).await?;
-    let (name, ttl) = (name(), Duration::from_secs(3));
+    let name = name();
+    let ttl = Duration::from_secs(3);
     let mut guards = Vec::new();
     for number in 0..300 {
-        guards.push(take(&client.lock(format!("{name}/{number}")).ttl(ttl)).await?);
+        guards.push(acquire_free(&client.lock(format!("{name}/{number}")).ttl(ttl)).await?);
     }
     let leases = gateway(cluster.node(), "/v3/lease/leases", "{}")?;
     // One of the opening, which may be over, and one for all locks.
     let leases = leases.matches("\"ID\"").count();
     ensure!(leases <= 2, "{leases} leases for 300 locks");
-    let asked = "grpc_server_msg_received_total{grpc_method=\"LeaseKeepAlive\"";
-    let before = metric(cluster.node(), asked)?;
+    let received = "grpc_server_msg_received_total{grpc_method=\"LeaseKeepAlive\"";
+    let before = metric(cluster.node(), received)?;
     // This is what is measured: three leases' worth of keeping alive.
     tokio::time::sleep(ttl * 3).await;
-    let kept = metric(cluster.node(), asked)? - before;
+    let kept = metric(cluster.node(), received)? - before;
     ensure!((3.0..40.0).contains(&kept), "{kept} keep-alives for 300 locks in 9 s");
     for guard in guards {
         guard.check()?;
@@ -99,32 +100,33 @@ async fn keep_alives_do_not_grow_with_the_number_of_locks(cluster: &Cluster) -> 
     Ok(())
 }
 
-/// The watch for a lock's end begins long ago; when it has to be made anew, that is compacted away.
-async fn a_watch_that_was_compacted_away_is_not_asked_for_again_and_again(
-    cluster: &Cluster,
-) -> Result<()> {
+/// The watch for a lock's end begins at an old revision. When it has to be opened again, that
+/// revision is compacted away.
+async fn a_compacted_watch_is_not_opened_again_and_again(cluster: &Cluster) -> Result<()> {
     let proxy = cluster.node().proxy()?;
     let client = tenure::connect(&format!("etcd://{}", proxy.address())).await?;
-    let guard = take(&client.lock(name())).await?;
-    take(&client.lock(name())).await?.release().await?;
+    let guard = acquire_free(&client.lock(name())).await?;
+    acquire_free(&client.lock(name())).await?.release().await?;
     let now = revision(cluster.node())?;
     let body = format!(r#"{{"revision":"{now}","physical":true}}"#);
     gateway(cluster.node(), "/v3/kv/compaction", &body)?;
     proxy.reset();
-    let looks = "grpc_server_started_total{grpc_method=\"Txn\"";
-    let before = metric(cluster.node(), looks)?;
+    let reads = "grpc_server_started_total{grpc_method=\"Txn\"";
+    let before = metric(cluster.node(), reads)?;
     // This is what is measured.
     tokio::time::sleep(Duration::from_secs(4)).await;
-    let looks = metric(cluster.node(), looks)? - before;
-    ensure!(looks < 8.0, "{looks} looks at one lock within 4 s");
+    let reads = metric(cluster.node(), reads)? - before;
+    ensure!(reads < 8.0, "{reads} reads of one lock within 4 s");
     guard.check()?;
     guard.release().await?;
     Ok(())
 }
 
-/// Whoever watches from a revision that has passed is served ten times a second: fifty milliseconds
-/// late, on average. Others write all the time, so that most watches would be of that kind.
-async fn a_waiter_does_not_wait_for_the_rounds_of_late_watches(cluster: &Cluster) -> Result<()> {
+/// The server serves a watch from a past revision only ten times a second: fifty milliseconds late,
+/// on average. Other clients write all the time, so that most watches would be of that kind.
+async fn a_waiter_is_not_delayed_by_watches_that_begin_in_the_past(
+    cluster: &Cluster,
+) -> Result<()> {
     let backend = cluster.url().parse::<Config>()?.open().await?;
     let claim = |key: &Key| Claim::new(key.clone(), Owner::random(), Duration::from_secs(20));
     let (mut alone, mut late) = (Duration::ZERO, Duration::ZERO);
@@ -145,6 +147,9 @@ async fn a_waiter_does_not_wait_for_the_rounds_of_late_watches(cluster: &Cluster
         backend.release(&waiter).await?;
     }
     // In the same run and by what one request takes, so that a busy machine does not matter.
-    ensure!(late < alone * 10 + Duration::from_secs(1), "{late:?}, where a take is {alone:?}");
+    ensure!(
+        late < alone * 10 + Duration::from_secs(1),
+        "{late:?}, where an acquire takes {alone:?}"
+    );
     Ok(())
 }

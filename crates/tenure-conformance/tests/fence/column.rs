@@ -1,4 +1,4 @@
-//! The other form: a `fence` column in the user's own table.
+//! The fence as a column of the caller's own table.
 
 use anyhow::{Result, ensure};
 use mysql_async::prelude::Queryable;
@@ -43,7 +43,8 @@ async fn a_row_with_a_fence_column_is_stale_missing_or_unmatched(url: String) ->
 
 /// The statements of the page, with a first contact that reads in one step.
 async fn a_row_with_a_fence_column_is_stale_or_missing_in_postgres(url: String) -> Result<()> {
-    let (table, db) = (unique("stock").replace('-', "_"), connect_postgres(&url).await?);
+    let table = unique("stock").replace('-', "_");
+    let db = connect_postgres(&url).await?;
     let create = format!(
         "CREATE TABLE {table} (item int PRIMARY KEY, n int, fence bigint NOT NULL DEFAULT 0);
          INSERT INTO {table} VALUES (42, 10)"
@@ -52,9 +53,9 @@ async fn a_row_with_a_fence_column_is_stale_or_missing_in_postgres(url: String) 
     let contact =
         format!("UPDATE {table} SET fence = $2 WHERE item = $1 AND fence <= $2 RETURNING n");
     let write = format!("UPDATE {table} SET n = $3, fence = $2 WHERE item = $1 AND fence <= $2");
-    let look = format!("SELECT fence FROM {table} WHERE item = $1");
+    let read_fence = format!("SELECT fence FROM {table} WHERE item = $1");
     let why = async |item: i32, token: FencingToken| {
-        let row = db.query_opt(&look, &[&item]).await?;
+        let row = db.query_opt(&read_fence, &[&item]).await?;
         anyhow::Ok(unchanged(token, row.map(|row| row.get(0))))
     };
     let read = db.query_one(&contact, &[&42_i32, &7_i64]).await?.get::<_, i32>(0);
@@ -98,7 +99,8 @@ async fn a_row_with_a_fence_column_is_stale_or_missing_in_mysql(url: String) -> 
 }
 
 async fn any_client_can_admit_with_a_closure(url: String) -> Result<()> {
-    let (name, db) = (unique("closure"), connect_postgres(&url).await?);
+    let name = unique("closure");
+    let db = connect_postgres(&url).await?;
     let table = Table::new(Dialect::Postgres);
     let query = async |statement: String, resource: &str, token: i64| {
         db.query_one(&statement, &[&resource, &token]).await?.try_get(0)

@@ -1,7 +1,8 @@
 //! Where the lock's own server keeps the resource, the lock itself is the fence: a condition makes
-//! the user's transaction fail unless the grant still stands.
+//! the caller's transaction fail unless the grant is still held.
 
 use anyhow::{Context, Result, ensure};
+use tenure::backends::consul::Condition;
 use tenure::backends::{Consul, Zookeeper};
 use tenure::{Config, Guard, Key};
 use tenure_servers::wire::http::request;
@@ -14,7 +15,7 @@ cases! {
     checks_hold_exactly_as_long_as_the_lock on &["consul"];
 }
 
-/// Takes the lock, loses it to an eviction, and takes it again with the same client.
+/// Acquires the lock, loses it to an eviction, and acquires it again with the same client.
 async fn lose(config: Config, key: &Key) -> Result<(Guard, Guard)> {
     let locks = config.connect().await?;
     let old = locks.lock(key).acquire().await?;
@@ -27,7 +28,8 @@ async fn a_check_holds_exactly_as_long_as_the_lock_in_either_layout(url: String)
     let servers = url.trim_start_matches("zk://");
     let client = zookeeper_client::Client::connect(servers).await?;
     for layout in ["queue", "ephemeral"] {
-        let (key, data) = (Key::new(unique(layout))?, format!("/{}", unique("data")));
+        let key = Key::new(unique(layout))?;
+        let data = format!("/{}", unique("data"));
         let anyone = CreateMode::Persistent.with_acls(Acls::anyone_all());
         client.create(&data, b"0", &anyone).await?;
         let url = format!("{url}/{}?session=4s&layout={layout}", unique("locks"));
@@ -45,7 +47,7 @@ async fn a_check_holds_exactly_as_long_as_the_lock_in_either_layout(url: String)
         let stale = guard.token();
         ensure!(locks.lock(&key).evict(stale).await?);
         let next = locks.lock(&key).acquire().await?;
-        ensure!(!write("2").await?, "{layout}: let in after the lock was lost");
+        ensure!(!write("2").await?, "{layout}: admitted after the lock was lost");
         ensure!(client.get_data(&data).await?.0 == b"1");
         ensure!(zookeeper.condition(&key, stale).await?.is_none());
         ensure!(zookeeper.condition(&key, next.token()).await?.is_some());
@@ -57,17 +59,18 @@ async fn a_check_holds_exactly_as_long_as_the_lock_in_either_layout(url: String)
 
 async fn checks_hold_exactly_as_long_as_the_lock(url: String) -> Result<()> {
     let port: u16 = url.rsplit_once(':').context("a port")?.1.parse()?;
-    let (key, data) = (Key::new(unique("condition"))?, unique("data"));
+    let key = Key::new(unique("condition"))?;
+    let data = unique("data");
     let consul = Consul::open(&url).await?;
-    let write = async |condition: &tenure::backends::consul::Condition| {
-        let (key, session, index) = (&condition.key, &condition.session, condition.index);
+    let write = async |condition: &Condition| {
+        let Condition { key, session, index, .. } = condition;
         let body = format!(
             r#"[{{"KV": {{"Verb": "check-session", "Key": "{key}", "Session": "{session}"}}}},
                 {{"KV": {{"Verb": "check-index", "Key": "{key}", "Index": {index}}}}},
                 {{"KV": {{"Verb": "set", "Key": "{data}", "Value": "MQ=="}}}}]"#
         );
-        let ask = move || request(port, "PUT", "/v1/txn", &body);
-        anyhow::Ok(tokio::task::spawn_blocking(ask).await??.0 == 200)
+        let send = move || request(port, "PUT", "/v1/txn", &body);
+        anyhow::Ok(tokio::task::spawn_blocking(send).await??.0 == 200)
     };
     let config: Config = url.parse()?;
     let locks = config.clone().connect().await?;
@@ -75,23 +78,21 @@ async fn checks_hold_exactly_as_long_as_the_lock(url: String) -> Result<()> {
     let condition = consul.condition(&key, guard.token()).await?.context("it is held")?;
     ensure!(write(&condition).await?, "refused while the lock is held");
     guard.release().await?;
-    ensure!(!write(&condition).await?, "let in after the release");
+    ensure!(!write(&condition).await?, "admitted after the release");
     ensure!(consul.condition(&key, condition_token(&condition)?).await?.is_none());
-    // The same client has it again, by the same session.
+    // The same client acquires it again, by the same session.
     let (old, new) = lose(config, &key).await?;
     ensure!(consul.condition(&key, old.token()).await?.is_none());
     let condition = consul.condition(&key, new.token()).await?.context("it is held again")?;
     ensure!(write(&condition).await?);
     let mut stale = condition.clone();
     stale.index = old.token().get();
-    ensure!(!write(&stale).await?, "the session alone let a stale grant in");
+    ensure!(!write(&stale).await?, "the session alone admitted a stale grant");
     drop(old);
     new.release().await?;
     Ok(())
 }
 
-fn condition_token(
-    condition: &tenure::backends::consul::Condition,
-) -> Result<tenure::FencingToken> {
+fn condition_token(condition: &Condition) -> Result<tenure::FencingToken> {
     tenure::FencingToken::new(condition.index).context("a token")
 }

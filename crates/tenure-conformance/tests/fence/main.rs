@@ -3,23 +3,23 @@
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
-mod bounds;
-mod broken_off;
 mod column;
 mod conditions;
 mod deleted;
+mod durability;
 mod experiment;
+mod forgetting;
 mod grants;
-mod lasting;
-mod layer;
-mod locking;
+mod http_layer;
+mod interruptions;
+mod lock_waits;
 mod names;
+mod not_a_token;
 mod promises;
-mod recipe;
-mod refusal;
+mod redis_operations;
 mod registers;
-mod verbs;
-mod waits;
+mod row_locks;
+mod sqlx_example;
 mod worker;
 
 use std::sync::OnceLock;
@@ -30,8 +30,28 @@ use futures_util::future::BoxFuture;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tenure_servers::{Topology, require, shared};
 
+const STORES: [Store; 10] = [
+    Store { name: "consul", topology: Some(Topology::Consul) },
+    Store { name: "etcd", topology: Some(Topology::Etcd) },
+    Store { name: "file", topology: None },
+    Store { name: "http", topology: None },
+    Store { name: "memory", topology: None },
+    Store { name: "mysql", topology: Some(Topology::Mariadb) },
+    Store { name: "postgres", topology: Some(Topology::Postgres) },
+    Store { name: "redis", topology: Some(Topology::Redis) },
+    Store { name: "sqlite", topology: None },
+    Store { name: "zookeeper", topology: Some(Topology::Zookeeper) },
+];
+/// The stores that compare tokens. In the others the lock itself is the fence.
+pub(crate) const EVERY: &[&str] = &["file", "http", "mysql", "postgres", "redis", "sqlite"];
+/// The stores whose fence can be lost, or overwritten by another program.
+pub(crate) const KEPT: &[&str] = &["file", "mysql", "postgres", "redis", "sqlite"];
+
+/// Above what any case should take, on a busy machine.
+const LONGEST: Duration = Duration::from_secs(240);
+
 fn main() {
-    if worker::play() {
+    if worker::run_if_started_as_one() {
         return;
     }
     let mut arguments = Arguments::from_args();
@@ -39,18 +59,18 @@ fn main() {
     arguments.test_threads.get_or_insert(2);
     let all = [
         promises::CASES,
-        bounds::CASES,
-        broken_off::CASES,
         column::CASES,
         conditions::CASES,
         deleted::CASES,
-        lasting::CASES,
-        layer::CASES,
-        locking::CASES,
+        durability::CASES,
+        forgetting::CASES,
+        http_layer::CASES,
+        interruptions::CASES,
         names::CASES,
-        recipe::CASES,
-        refusal::CASES,
-        verbs::CASES,
+        not_a_token::CASES,
+        redis_operations::CASES,
+        row_locks::CASES,
+        sqlx_example::CASES,
         experiment::CASES,
     ];
     let mut trials = Vec::new();
@@ -67,24 +87,6 @@ struct Store {
     name: &'static str,
     topology: Option<Topology>,
 }
-
-const STORES: [Store; 10] = [
-    Store { name: "consul", topology: Some(Topology::Consul) },
-    Store { name: "etcd", topology: Some(Topology::Etcd) },
-    Store { name: "file", topology: None },
-    Store { name: "http", topology: None },
-    Store { name: "memory", topology: None },
-    Store { name: "mysql", topology: Some(Topology::Mariadb) },
-    Store { name: "postgres", topology: Some(Topology::Postgres) },
-    Store { name: "redis", topology: Some(Topology::Redis) },
-    Store { name: "sqlite", topology: None },
-    Store { name: "zookeeper", topology: Some(Topology::Zookeeper) },
-];
-
-/// Those that compare tokens. In the others the lock itself is the fence.
-pub(crate) const EVERY: &[&str] = &["file", "http", "mysql", "postgres", "redis", "sqlite"];
-/// Those whose fence can be lost or written over by somebody else.
-pub(crate) const KEPT: &[&str] = &["file", "mysql", "postgres", "redis", "sqlite"];
 
 /// A case, and the stores it is for. It is given the URL of the store.
 #[derive(Clone, Copy)]
@@ -120,7 +122,7 @@ fn trial(store: Store, case: Case) -> Trial {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).enable_all().build().map_err(Failed::from)?;
         let run = async {
-            let (url, _folder) = place(store).await?;
+            let (url, _folder) = prepare(store).await?;
             (case.run)(url).await
         };
         match runtime.block_on(async { tokio::time::timeout(LONGEST, run).await }) {
@@ -130,8 +132,8 @@ fn trial(store: Store, case: Case) -> Trial {
     })
 }
 
-/// The store, with its tables.
-async fn place(store: Store) -> Result<(String, tempfile::TempDir)> {
+/// Starts the store and creates its tables. Returns its URL.
+async fn prepare(store: Store) -> Result<(String, tempfile::TempDir)> {
     let folder = tempfile::tempdir()?;
     let url = match (store.name, store.topology) {
         ("file", _) => format!("file://{}", folder.path().display()),
@@ -144,7 +146,7 @@ async fn place(store: Store) -> Result<(String, tempfile::TempDir)> {
         }
     };
     static PREPARED: OnceLock<tokio::sync::Mutex<()>> = OnceLock::new();
-    // Two that make the same table at the same moment can get in each other's way.
+    // Two cases that create the same table at the same moment can fail.
     let _one = PREPARED.get_or_init(Default::default).lock().await;
     registers::prepare(&url).await?;
     Ok((url, folder))
@@ -162,6 +164,3 @@ pub(crate) fn unique(name: &str) -> String {
 pub(crate) fn token(number: u64) -> tenure::FencingToken {
     tenure::FencingToken::new(number).unwrap()
 }
-
-/// Above what any case should take, on a machine that does much else.
-const LONGEST: Duration = Duration::from_secs(240);

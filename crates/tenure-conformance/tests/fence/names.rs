@@ -1,4 +1,4 @@
-//! A resource has one fence, whatever it is called and whoever asks.
+//! A resource has one fence, by whatever name and by whichever client it is used.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -40,7 +40,7 @@ async fn a_file_has_one_fence_by_whatever_path_it_is_found(url: String) -> Resul
     let file = folder.join(unique("report"));
     let link = folder.join(unique("latest"));
     symlink(&file, &link)?;
-    // There is nothing behind the link: whoever writes there makes a file elsewhere.
+    // There is nothing behind the link: a write there would create a file elsewhere.
     ensure!(fence::file::admit(&link, token(7)).is_err());
     // Also before the file is there.
     drop(fence::file::admit(&file, token(8))?);
@@ -67,7 +67,8 @@ async fn a_file_has_one_fence_by_whatever_path_it_is_found(url: String) -> Resul
 
 async fn a_file_with_a_second_name_is_refused(url: String) -> Result<()> {
     let folder = folder(&url)?;
-    let (file, second) = (folder.join(unique("report")), folder.join(unique("report")));
+    let file = folder.join(unique("report"));
+    let second = folder.join(unique("report"));
     fs::write(&file, "100")?;
     drop(fence::file::admit(&file, token(8))?);
     fs::hard_link(&file, &second)?;
@@ -82,7 +83,8 @@ async fn a_file_with_a_second_name_is_refused(url: String) -> Result<()> {
 }
 
 async fn a_replaced_file_keeps_its_rights(url: String) -> Result<()> {
-    let (folder, elsewhere) = (folder(&url)?, tempfile::tempdir()?);
+    let folder = folder(&url)?;
+    let elsewhere = tempfile::tempdir()?;
     let file = folder.join(unique("secret"));
     for mode in [0o600, 0o640, 0o444, 0o664] {
         fs::write(&file, "100")?;
@@ -92,7 +94,7 @@ async fn a_replaced_file_keeps_its_rights(url: String) -> Result<()> {
         ensure!(found == mode, "{mode:o} is {found:o} now");
         fs::remove_file(&file)?;
     }
-    // Whatever stands where the next content is written is not written through.
+    // A link where the next content is written is not followed.
     fs::write(&file, "100")?;
     let precious = elsewhere.path().join("precious");
     fs::write(&precious, "precious")?;
@@ -154,8 +156,9 @@ async fn one_path_has_one_fence_however_it_is_written(_: String) -> Result<()> {
 
 /// Each role has a schema of its own before `public` in its path, as is usual.
 async fn two_roles_have_one_fence(url: String) -> Result<()> {
-    let (name, mut app, mut web) =
-        (unique("roles"), connect_postgres(&url).await?, connect_postgres(&url).await?);
+    let name = unique("roles");
+    let mut app = connect_postgres(&url).await?;
+    let mut web = connect_postgres(&url).await?;
     for (db, schema) in [(&app, "fence_app"), (&web, "fence_web")] {
         let sql =
             format!("CREATE SCHEMA IF NOT EXISTS {schema}; SET search_path = {schema}, public");
@@ -166,7 +169,7 @@ async fn two_roles_have_one_fence(url: String) -> Result<()> {
     let refused = fence::tokio_postgres::contact(&mut web, &name, token(7)).await;
     let refused = refused.err().context("7 after 8, by another role")?;
     ensure!(refused.stale().is_some_and(|stale| stale.seen() == token(8)), "{refused}");
-    // Unless it is wanted.
+    // Unless a schema is named.
     let table = fence::tokio_postgres::Table::in_schema("fence_web");
     web.batch_execute("SET search_path = nowhere").await?;
     table.create(&web).await?;

@@ -37,7 +37,7 @@ async fn a_refused_write_changes_nothing(url: String) -> Result<()> {
     register.write(5, Some(token(2))).await??;
     ensure!(register.write(6, Some(token(1))).await?.is_err());
     ensure!(register.read(None).await? == Ok(5));
-    // Neither the number nor the fence.
+    // Neither the number nor the fence has changed.
     ensure!(register.read(Some(token(2))).await? == Ok(5));
     Ok(())
 }
@@ -45,21 +45,22 @@ async fn a_refused_write_changes_nothing(url: String) -> Result<()> {
 /// The order of events that a fence on writes alone lets through.
 async fn a_read_by_the_next_holder_is_enough_to_refuse_the_last_one(url: String) -> Result<()> {
     let name = unique("first-contact");
-    let (mut last, mut next) = (open(&url, &name).await?, open(&url, &name).await?);
-    let (read_by_last, read_by_next) =
-        (last.read(Some(token(1))).await??, next.read(Some(token(2))).await??);
+    let mut last = open(&url, &name).await?;
+    let mut next = open(&url, &name).await?;
+    let read_by_last = last.read(Some(token(1))).await??;
+    let read_by_next = next.read(Some(token(2))).await??;
     ensure!(last.write(read_by_last + 1, Some(token(1))).await?.is_err());
     next.write(read_by_next + 1, Some(token(2))).await??;
     ensure!(next.read(None).await? == Ok(1));
     Ok(())
 }
 
-/// A number of Lua or JavaScript would not do.
+/// Numbers of Lua or JavaScript are not exact there.
 async fn the_largest_tokens_are_told_apart(url: String) -> Result<()> {
     let mut register = open(&url, &unique("large")).await?;
     let largest = i64::MAX as u64;
     register.write(1, Some(token(9))).await??;
-    // As texts of different length they are compared by length.
+    // As texts, the longer one is higher.
     register.write(2, Some(token(10))).await??;
     ensure!(register.write(3, Some(token(9))).await?.is_err());
     register.write(4, Some(token(largest - 1))).await??;
@@ -73,10 +74,10 @@ async fn the_largest_tokens_are_told_apart(url: String) -> Result<()> {
 async fn resources_have_fences_of_their_own(url: String) -> Result<()> {
     let name = unique("Own");
     let mut one = open(&url, &name).await?;
-    // Names that a careless comparison takes for the same.
+    // Names that a careless comparison treats as equal.
     for other in [name.to_lowercase(), format!("{name}_"), unique("own'\"%")] {
         if url.starts_with("mysql") && other == name.to_lowercase() {
-            continue; // The table of the test compares so; the one of the fence does not.
+            continue; // The table of the test treats them as equal; the one of the fence does not.
         }
         one.write(1, Some(token(9))).await??;
         if !url.starts_with("http") || !other.contains('"') {
@@ -86,7 +87,8 @@ async fn resources_have_fences_of_their_own(url: String) -> Result<()> {
     Ok(())
 }
 
-/// Each writes its own tokens, in rising order; whoever is overtaken is refused from then on.
+/// Each holder writes its own tokens, in rising order; one that was overtaken is refused from then
+/// on.
 async fn of_holders_that_write_at_once_the_highest_wins(url: String) -> Result<()> {
     let name = unique("at-once");
     open(&url, &name).await?.write(0, Some(token(1))).await??;

@@ -1,5 +1,5 @@
 //! A process that changes a number under a lock: the test program, started again. Between its read
-//! and its write it says so and waits for a line, and there it can be stopped.
+//! and its write it reports that and waits for a line, and there it can be stopped.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -9,6 +9,9 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 use tenure::{ErrorKind, FencingToken, Guard};
 
 use crate::grants::open;
+
+/// The environment variable that makes the test program a worker.
+const JOB: &str = "TENURE_FENCE_WORKER";
 
 /// What a worker is to do.
 #[derive(Clone)]
@@ -22,25 +25,25 @@ pub(crate) struct Job {
     pub(crate) batch: u32,
 }
 
-/// What a worker says.
-pub(crate) enum Word {
-    /// It has read, under this token, and waits for leave to write.
-    Between(FencingToken),
+/// What a worker reports.
+pub(crate) enum Report {
+    /// It has read, under this token, and waits for permission to write.
+    Read(FencingToken),
     /// It has written the first time under this token.
     Wrote(FencingToken),
     /// It is done; so many of its writes were refused.
     Done(u32),
 }
 
-/// A worker, from outside.
+/// A worker, as its parent process sees it.
 pub(crate) struct Worker {
     child: Child,
-    leave: ChildStdin,
+    permissions: ChildStdin,
 }
 
 impl Worker {
-    /// Starts a worker; what it says is read from the second.
-    pub(crate) fn start(job: &Job) -> Result<(Worker, Words)> {
+    /// Starts a worker. Its reports are read from the second result.
+    pub(crate) fn start(job: &Job) -> Result<(Worker, Reports)> {
         let Job { locks, store, name, fenced, writes, batch } = job;
         let text = [locks, store, name, &fenced.to_string(), &writes.to_string()].map(Clone::clone);
         let mut child = Command::new(std::env::current_exe()?)
@@ -48,14 +51,14 @@ impl Worker {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let leave = child.stdin.take().context("a stdin")?;
-        let words = Words(BufReader::new(child.stdout.take().context("a stdout")?));
-        Ok((Worker { child, leave }, words))
+        let permissions = child.stdin.take().context("a stdin")?;
+        let reports = Reports(BufReader::new(child.stdout.take().context("a stdout")?));
+        Ok((Worker { child, permissions }, reports))
     }
 
     /// Lets it write.
     pub(crate) fn go(&mut self) -> Result<()> {
-        writeln!(self.leave).context("the worker is gone")
+        writeln!(self.permissions).context("the worker has ended")
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
@@ -66,33 +69,33 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Gone already, if all went well.
+        // It has ended already, unless the case failed.
         self.child.kill().ok();
         self.child.wait().ok();
     }
 }
 
-/// What a worker says, line by line.
-pub(crate) struct Words(BufReader<ChildStdout>);
+/// The reports of a worker, line by line.
+pub(crate) struct Reports(BufReader<ChildStdout>);
 
-impl Words {
-    pub(crate) fn next(&mut self) -> Result<Word> {
+impl Reports {
+    pub(crate) fn next(&mut self) -> Result<Report> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
             bail!("a worker ended in the middle of its work");
         }
         let (verb, rest) = line.trim_end().split_once(' ').context("VERB REST")?;
         Ok(match verb {
-            "between" => Word::Between(rest.parse()?),
-            "wrote" => Word::Wrote(rest.parse()?),
-            "done" => Word::Done(rest.parse()?),
-            _ => bail!("a worker says: {rest}"),
+            "read" => Report::Read(rest.parse()?),
+            "wrote" => Report::Wrote(rest.parse()?),
+            "done" => Report::Done(rest.parse()?),
+            _ => bail!("a worker failed: {rest}"),
         })
     }
 }
 
-/// In `main`: does the job if this process was started for one.
-pub(crate) fn play() -> bool {
+/// Does the job, and returns true, if this process was started as a worker.
+pub(crate) fn run_if_started_as_one() -> bool {
     let Ok(text) = std::env::var(JOB) else { return false };
     // A stopped worker cannot see its input close; this ends it with the test that started it.
     let _unsupported = set_parent_process_death_signal(Some(Signal::KILL));
@@ -107,16 +110,18 @@ pub(crate) fn play() -> bool {
 async fn work(text: &str) -> Result<u32> {
     let parts: Vec<_> = text.lines().collect();
     let [locks, store, name, fenced, writes, batch] = parts[..] else { bail!("six lines") };
-    let (fenced, mut left, batch): (bool, u32, u32) =
-        (fenced.parse()?, writes.parse()?, batch.parse()?);
+    let fenced: bool = fenced.parse()?;
+    let mut left: u32 = writes.parse()?;
+    let batch: u32 = batch.parse()?;
     let client = tenure::connect(locks).await?;
     let mut resource = open(store, name).await?;
-    let (mut refused, mut leave) = (0, std::io::stdin().lines());
+    let mut refused = 0;
+    let mut permissions = std::io::stdin().lines();
     while left > 0 {
         let mut lock = client.lock(name);
         if locks.starts_with("sqlite") {
-            // Then nothing is under way in the embedded store when this process is stopped: stopped
-            // in the middle of a change there, it would keep everybody from it.
+            // So that no renewal is under way when this process is stopped: stopped in the middle
+            // of a change of the embedded store, it would block all other processes there.
             lock = lock.without_renewal();
         }
         let guard = lock.acquire().await?;
@@ -125,10 +130,10 @@ async fn work(text: &str) -> Result<u32> {
             refused += 1;
             continue;
         };
-        println!("between {}", guard.token());
-        leave.next().context("leave to write")??;
+        println!("read {}", guard.token());
+        permissions.next().context("permission to write")??;
         for write in 0..batch.min(left) {
-            // On purpose without `check`: it is the fence that is on trial.
+            // On purpose without `check`: the fence is what is tested.
             number += 1;
             if !resource.write(number, token).await? {
                 refused += 1;
@@ -139,20 +144,17 @@ async fn work(text: &str) -> Result<u32> {
                 println!("wrote {}", guard.token());
             }
         }
-        give_back(guard).await?;
+        release(guard).await?;
     }
     Ok(refused)
 }
 
-async fn give_back(guard: Guard) -> Result<()> {
+async fn release(guard: Guard) -> Result<()> {
     match guard.release().await {
-        // Unavailable: it goes on in the background, and ends with the lease at the latest.
+        // Unavailable: the release goes on in the background, until the lease ends at the latest.
         Err(error) if !matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unavailable) => {
             Err(error.into())
         }
         _ => Ok(()),
     }
 }
-
-/// The environment variable that makes the test program a worker.
-const JOB: &str = "TENURE_FENCE_WORKER";

@@ -1,4 +1,4 @@
-//! Killed connections, a killed server, lost answers, other defaults.
+//! Killed connections, a killed server, lost responses, other defaults of the server.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use anyhow::{Context, Result, ensure};
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::backends::Mysql;
 use tenure::{Attempt, Key, LostReason};
-use tenure_conformance::bench::{SOON, soon, until, until_waiters};
+use tenure_conformance::context::{SOON, soon, until, until_waiters};
 use tenure_conformance::load::{Harm, Load};
 use tenure_conformance::{clock, server_cases};
 use tenure_servers::{Cluster, Direction};
 use tokio::time::Instant;
 
-use crate::{admin, client, is_busy, status, take, through};
+use crate::{acquire, admin, client, is_busy, status, through};
 
 server_cases! {
-    a_lease_outlives_its_connection Mariadb;
+    a_lease_survives_the_end_of_its_connection Mariadb;
     a_named_lock_is_lost_at_once_with_its_connection Mariadb;
     a_row_lock_is_lost_soon_with_its_connection Mariadb;
     a_killed_server_neither_doubles_nor_forgets_a_grant Mariadb;
-    a_lost_answer_to_a_take_or_release_leaves_nothing_behind Mariadb;
+    a_lost_response_to_acquire_or_release_leaves_no_record Mariadb;
     a_statement_that_fails_in_the_middle_of_a_packet_is_repeated Mariadb;
-    a_request_that_was_held_up_cannot_take_after_its_withdrawal Mariadb;
-    asking_again_is_no_grant_when_the_connection_is_gone Mariadb;
-    a_clock_that_is_set_costs_neither_tokens_nor_waiters Mariadb |options| options.clock();
-    other_isolation_levels_and_zones_agree Mariadb;
+    a_delayed_acquire_cannot_win_after_its_release Mariadb;
+    a_repeated_acquire_is_not_granted_over_a_lost_connection Mariadb;
+    setting_the_clock_neither_lowers_tokens_nor_loses_waiters Mariadb |options| options.clock();
+    clients_agree_under_other_isolation_levels_and_time_zones Mariadb;
 }
 
-/// Ends every connection of tenure's.
+/// Kills every connection of tenure.
 fn kill_all(cluster: &Cluster) -> Result<()> {
     let mut admin = admin(cluster)?;
     let sql = "SELECT id FROM information_schema.processlist WHERE id<>CONNECTION_ID()";
@@ -38,9 +38,9 @@ fn kill_all(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn a_lease_outlives_its_connection(cluster: &Cluster) -> Result<()> {
+async fn a_lease_survives_the_end_of_its_connection(cluster: &Cluster) -> Result<()> {
     let (one, two) = (client(cluster, "").await?, client(cluster, "").await?);
-    let guard = take(&one.lock("k").ttl(Duration::from_secs(3))).await?;
+    let guard = acquire(&one.lock("k").ttl(Duration::from_secs(3))).await?;
     for _ in 0..3 {
         kill_all(cluster)?;
         let lost = tokio::time::timeout(Duration::from_secs(2), guard.lost()).await;
@@ -48,7 +48,7 @@ async fn a_lease_outlives_its_connection(cluster: &Cluster) -> Result<()> {
     }
     ensure!(is_busy(&two.lock("k")).await?);
     guard.release().await?;
-    take(&two.lock("k")).await?.release().await?;
+    acquire(&two.lock("k")).await?.release().await?;
     Ok(())
 }
 
@@ -60,20 +60,20 @@ async fn a_row_lock_is_lost_soon_with_its_connection(cluster: &Cluster) -> Resul
     lost_with_its_connection(cluster, "mode=row").await
 }
 
-/// The ttl is a minute: without a push the holder would learn it after twenty seconds.
+/// The ttl is a minute: without a push the holder would learn of the loss after twenty seconds.
 async fn lost_with_its_connection(cluster: &Cluster, mode: &str) -> Result<()> {
     let (one, two) = (client(cluster, mode).await?, client(cluster, mode).await?);
-    let guard = take(&one.lock("k").ttl(Duration::from_secs(60))).await?;
-    // The hint is asked for a moment after the grant.
+    let guard = acquire(&one.lock("k").ttl(Duration::from_secs(60))).await?;
+    // The engine calls `until_lost` a moment after the grant.
     let waiting = two.lock("k").ttl(Duration::from_secs(60));
     ensure!(is_busy(&waiting).await?);
     tokio::time::timeout(Duration::from_millis(500), guard.lost()).await.unwrap_err();
     let start = Instant::now();
     kill_all(cluster)?;
     let lost = soon("the loss", guard.lost()).await?;
-    ensure!(start.elapsed() < Duration::from_secs(10), "learnt after {:?}", start.elapsed());
+    ensure!(start.elapsed() < Duration::from_secs(10), "noticed after {:?}", start.elapsed());
     ensure!(lost.reason() == LostReason::SessionGone, "{lost}");
-    let next = take(&waiting).await?;
+    let next = acquire(&waiting).await?;
     ensure!(next.token() > guard.token());
     next.release().await?;
     Ok(())
@@ -95,39 +95,39 @@ async fn a_killed_server_neither_doubles_nor_forgets_a_grant(cluster: &Cluster) 
     Ok(())
 }
 
-async fn a_lost_answer_to_a_take_or_release_leaves_nothing_behind(cluster: &Cluster) -> Result<()> {
-    let link = cluster.node().proxy()?;
+async fn a_lost_response_to_acquire_or_release_leaves_no_record(cluster: &Cluster) -> Result<()> {
+    let proxy = cluster.node().proxy()?;
     for mode in ["mode=lease", "mode=session", "mode=row"] {
-        let url = format!("{}?{mode}", through(cluster, &link));
+        let url = format!("{}?{mode}", through(cluster, &proxy));
         let (far, near) = (tenure::connect(&url).await?, client(cluster, mode).await?);
         let mut last = None;
         for nth in 1..=12 {
-            link.swallow_answer(nth % 6 + 1);
-            let guard = take(&far.lock("k").ttl(Duration::from_secs(20))).await?;
+            proxy.drop_response(nth % 6 + 1);
+            let guard = acquire(&far.lock("k").ttl(Duration::from_secs(20))).await?;
             ensure!(Some(guard.token()) > last, "{mode}: {:?} after {last:?}", guard.token());
             last = Some(guard.token());
-            // In doubt it may be told that the lock was lost: it is gone either way.
+            // If the outcome is unknown, the lock may be reported as lost: it is free either way.
             drop(guard.release().await);
             soon("flush", far.flush()).await??;
-            // The ttl is 20 s: only a real release lets the next one in so soon.
+            // The ttl is 20 s: only a real release lets the other client acquire so soon.
             let next = tokio::time::timeout(Duration::from_secs(10), near.lock("k").acquire());
             let next = next.await.map_err(|_| anyhow::anyhow!("{mode}: left held, {nth}"))??;
             ensure!(Some(next.token()) > last, "{mode}: {:?} after {last:?}", next.token());
             last = Some(next.token());
             next.release().await?;
         }
-        link.heal();
+        proxy.heal();
     }
     Ok(())
 }
 
-/// Somebody keeps the row of the key locked for longer than a statement waits for it. Whoever knows
-/// that others wait gives back in a transaction, whose second statement fails then.
+/// A foreign client keeps the row of the key locked for longer than a statement waits for it. A
+/// holder that knows of waiters releases in a transaction, whose second statement fails then.
 async fn a_statement_that_fails_in_the_middle_of_a_packet_is_repeated(
     cluster: &Cluster,
 ) -> Result<()> {
     let lock = client(cluster, "").await?.lock("k").ttl(Duration::from_secs(30));
-    let guard = take(&lock).await?;
+    let guard = acquire(&lock).await?;
     let mut waiters = Vec::new();
     for count in 1..=2 {
         waiters.push(tokio::spawn(client(cluster, "").await?.lock("k").acquire()));
@@ -136,62 +136,63 @@ async fn a_statement_that_fails_in_the_middle_of_a_packet_is_repeated(
     guard.release().await?;
     let guard = soon("the first waiter's grant", waiters.remove(0)).await???;
 
-    let (mut stranger, mut watcher) = (admin(cluster)?, admin(cluster)?);
-    stranger.query("START TRANSACTION")?;
-    stranger.query("SELECT k FROM tenure_lease FOR UPDATE")?;
+    let (mut foreign, mut watcher) = (admin(cluster)?, admin(cluster)?);
+    foreign.query("START TRANSACTION")?;
+    foreign.query("SELECT k FROM tenure_lease FOR UPDATE")?;
     let before = status(&mut watcher, "INNODB_ROW_LOCK_WAITS")?;
     let release = tokio::spawn(guard.release());
-    let mut tried_twice = || {
+    let mut attempted_twice = || {
         let waits = status(&mut watcher, "INNODB_ROW_LOCK_WAITS")? - before;
         anyhow::Ok((release.is_finished() || waits >= 2).then_some(()))
     };
-    until(SOON, "a second try", || std::future::ready(tried_twice())).await?;
-    stranger.query("COMMIT")?;
+    until(SOON, "a second attempt", || std::future::ready(attempted_twice())).await?;
+    foreign.query("COMMIT")?;
     soon("release", release).await???;
     soon("the second waiter's grant", waiters.remove(0)).await???.release().await?;
     Ok(())
 }
 
-async fn a_request_that_was_held_up_cannot_take_after_its_withdrawal(
-    cluster: &Cluster,
-) -> Result<()> {
-    let link = cluster.node().proxy()?;
+async fn a_delayed_acquire_cannot_win_after_its_release(cluster: &Cluster) -> Result<()> {
+    let proxy = cluster.node().proxy()?;
     for mode in ["mode=lease", "mode=session", "mode=row"] {
-        let url = format!("{}?{mode}", through(cluster, &link));
+        let url = format!("{}?{mode}", through(cluster, &proxy));
         let (far, near) = (tenure::connect(&url).await?, client(cluster, mode).await?);
-        take(&near.lock("k")).await?.release().await?;
-        link.cut();
+        acquire(&near.lock("k")).await?.release().await?;
+        proxy.cut();
         let attempt =
             soon("try_acquire", far.lock("k").ttl(Duration::from_secs(8)).try_acquire()).await?;
-        ensure!(attempt.is_err(), "{mode}: an answer through a cut link");
-        link.heal();
+        ensure!(attempt.is_err(), "{mode}: a response through a cut proxy");
+        proxy.heal();
         soon("flush", far.flush()).await??;
-        let free = near.lock("k").holding().await?.is_none();
-        ensure!(free, "{mode}: the late request took the lock");
-        take(&near.lock("k")).await?.release().await?;
+        let free = near.lock("k").status().await?.is_none();
+        ensure!(free, "{mode}: the late request acquired the lock");
+        acquire(&near.lock("k")).await?.release().await?;
     }
     Ok(())
 }
 
-/// The end of the connection does not reach us either: only an answer proves that the lock is ours.
-async fn asking_again_is_no_grant_when_the_connection_is_gone(cluster: &Cluster) -> Result<()> {
-    let link = cluster.node().proxy()?;
+/// The end of the connection does not reach the client either: only a response proves that it holds
+/// the lock.
+async fn a_repeated_acquire_is_not_granted_over_a_lost_connection(cluster: &Cluster) -> Result<()> {
+    let proxy = cluster.node().proxy()?;
     for mode in ["session", "row"] {
-        let url = format!("{}?mode={mode}", through(cluster, &link));
+        let url = format!("{}?mode={mode}", through(cluster, &proxy));
         let backend = Mysql::open(&url).await?;
         let claim = Claim::new(Key::new(mode)?, Owner::random(), Duration::from_secs(20));
         ensure!(backend.try_acquire(&claim).await?.granted().is_ok(), "{mode}: not free");
-        link.cut_one_way(Direction::ToClient);
+        proxy.cut_one_way(Direction::ToClient);
         kill_all(cluster)?;
         let again = tokio::time::timeout(Duration::from_secs(1), backend.try_acquire(&claim));
         let granted = matches!(again.await, Ok(Ok(Attempt::Granted(_))));
-        ensure!(!granted, "{mode}: granted on a connection that is gone");
-        link.heal();
+        ensure!(!granted, "{mode}: granted over a lost connection");
+        proxy.heal();
     }
     Ok(())
 }
 
-async fn a_clock_that_is_set_costs_neither_tokens_nor_waiters(cluster: &Cluster) -> Result<()> {
+async fn setting_the_clock_neither_lowers_tokens_nor_loses_waiters(
+    cluster: &Cluster,
+) -> Result<()> {
     for mode in ["lease", "session", "row"] {
         let url = format!("{}?mode={mode}", cluster.url());
         clock::set(cluster, &url, mode != "lease").await.context(mode)?;
@@ -200,7 +201,9 @@ async fn a_clock_that_is_set_costs_neither_tokens_nor_waiters(cluster: &Cluster)
 }
 
 /// Clients that connect under different defaults of the server.
-async fn other_isolation_levels_and_zones_agree(cluster: &Cluster) -> Result<()> {
+async fn clients_agree_under_other_isolation_levels_and_time_zones(
+    cluster: &Cluster,
+) -> Result<()> {
     let mut admin = admin(cluster)?;
     let mut clients = Vec::new();
     for (level, zone) in
@@ -212,9 +215,9 @@ async fn other_isolation_levels_and_zones_agree(cluster: &Cluster) -> Result<()>
         admin.query("SET GLOBAL sql_mode='ANSI,NO_BACKSLASH_ESCAPES'")?;
         clients.push(client(cluster, "").await?);
     }
-    let guard = take(&clients[0].lock("k").ttl(Duration::from_secs(60))).await?;
+    let guard = acquire(&clients[0].lock("k").ttl(Duration::from_secs(60))).await?;
     for other in &clients[1..] {
-        let holding = other.lock("k").holding().await?.unwrap();
+        let holding = other.lock("k").status().await?.unwrap();
         let left = holding.holder.ttl_left.unwrap();
         ensure!(left > Duration::from_secs(40) && left <= Duration::from_secs(60), "{left:?}");
         ensure!(is_busy(&other.lock("k")).await?);

@@ -1,5 +1,5 @@
-//! Requests that are carried out late, and requests that cannot be carried out: neither shortens,
-//! undoes or delays anything else.
+//! Requests that are executed late, and requests that cannot be executed: they shorten no lease,
+//! revoke no release and delay no other request.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use anyhow::{Context, Result, ensure};
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::backends::Mysql;
 use tenure::{ErrorKind, Key};
-use tenure_conformance::bench::{soon, until};
+use tenure_conformance::context::{soon, until};
 use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 
-use crate::{admin, client, status, take};
+use crate::{acquire, admin, client, status};
 
 server_cases! {
-    a_request_that_is_held_up_never_shortens_the_lease Mariadb;
+    a_delayed_request_never_shortens_the_lease Mariadb;
     a_renewal_of_another_grant_of_the_same_owner_is_refused Mariadb;
-    a_row_that_is_locked_fails_no_renewal_but_its_own Mariadb;
+    a_locked_row_fails_only_its_own_renewal Mariadb;
 }
 
-/// The request is held up at the floor, where a sweep would hold it up; the renewal is not.
-async fn a_request_that_is_held_up_never_shortens_the_lease(cluster: &Cluster) -> Result<()> {
+/// The request is delayed at the floor, where a sweep would delay it; the renewal is not.
+async fn a_delayed_request_never_shortens_the_lease(cluster: &Cluster) -> Result<()> {
     let mut compared = 0;
     for waits in [false, true] {
         let backend = Mysql::open(&format!("{}?mode=lease", cluster.url())).await?;
@@ -41,8 +41,8 @@ async fn a_request_that_is_held_up_never_shortens_the_lease(cluster: &Cluster) -
                 let waits = status(&mut reader, "INNODB_ROW_LOCK_WAITS");
                 async move { Ok((waits? > waiting).then_some(())) }
             };
-            until(Duration::from_secs(5), "the request to be held up", blocked).await?;
-            // It is longer than this before a statement gives up.
+            until(Duration::from_secs(5), "the request to be delayed", blocked).await?;
+            // A statement waits for a row for longer than this.
             tokio::time::sleep(Duration::from_millis(300)).await;
             claim.token = Some(token);
             let claims = [claim.clone()];
@@ -75,34 +75,35 @@ async fn a_renewal_of_another_grant_of_the_same_owner_is_refused(cluster: &Clust
         let first = one.try_acquire(&evicted).await?.granted().ok().context("free")?.token;
         ensure!(two.evict(&key, first).await?, "{mode}: nothing to evict");
         let between = Claim::new(key.clone(), Owner::random(), ttl);
-        let taken = || async { Ok(two.try_acquire(&between).await?.granted().ok()) };
-        // In `session` and `row` the evicted holder has to let go first.
+        let acquired = || async { Ok(two.try_acquire(&between).await?.granted().ok()) };
+        // In `session` and `row` the evicted holder has to release the server's own lock first.
         evicted.token = Some(first);
         let renewed = one.renew(std::slice::from_ref(&evicted)).await;
         ensure!(renewed[0].is_err(), "{mode}: renewed after its eviction");
-        until(Duration::from_secs(10), "the next grant", taken).await.context(mode)?;
+        until(Duration::from_secs(10), "the next grant", acquired).await.context(mode)?;
         ensure!(two.release(&between).await?);
         // The late request of the evicted claim.
         let again = || async { Ok(one.try_acquire(&evicted).await?.granted().ok()) };
         let again = until(Duration::from_secs(10), "the late grant", again).await?.token;
         ensure!(again > first, "{mode}: {again} after {first}");
         let renewed = one.renew(std::slice::from_ref(&evicted)).await.remove(0);
-        let error = renewed.err().with_context(|| format!("{mode}: the evicted grant lives"))?;
+        let error =
+            renewed.err().with_context(|| format!("{mode}: the evicted grant was renewed"))?;
         ensure!(error.kind() == ErrorKind::Lost, "{mode}: {error:?}");
         one.release(&evicted).await?;
     }
     Ok(())
 }
 
-/// The ttl is far shorter than the lock of the row lasts.
-async fn a_row_that_is_locked_fails_no_renewal_but_its_own(cluster: &Cluster) -> Result<()> {
+/// The ttl is far shorter than the time for which the row is locked.
+async fn a_locked_row_fails_only_its_own_renewal(cluster: &Cluster) -> Result<()> {
     let tables = [("lease", "tenure_lease"), ("session", "tenure_session"), ("row", "tenure_row")];
     for (mode, table) in tables {
         let locks = client(cluster, &format!("mode={mode}")).await?;
         let mut guards = Vec::new();
         for number in 0..10 {
             let lock = locks.lock(format!("{mode}/{number}")).ttl(Duration::from_secs(3));
-            guards.push(take(&lock).await?);
+            guards.push(acquire(&lock).await?);
         }
         let mut foreign = admin(cluster)?;
         foreign.query("START TRANSACTION")?;
@@ -110,7 +111,7 @@ async fn a_row_that_is_locked_fails_no_renewal_but_its_own(cluster: &Cluster) ->
         let _blocked = guards.remove(0);
         tokio::time::sleep(Duration::from_secs(6)).await;
         for guard in &guards {
-            guard.check().with_context(|| format!("{mode}: lost with another's row"))?;
+            guard.check().with_context(|| format!("{mode}: lost with the row of another key"))?;
         }
         foreign.query("COMMIT")?;
         for guard in guards {

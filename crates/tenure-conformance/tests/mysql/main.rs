@@ -1,31 +1,32 @@
 //! What only a real MariaDB or MySQL can show, every case on both: killed connections and servers,
-//! outages, lost answers, late requests, other isolation levels and time zones, strangers on the
-//! same locks, a million old rows, missing rights. Each case has a server of its own, to hurt it.
+//! outages, lost responses, late requests, other isolation levels and time zones, foreign clients
+//! with the same locks, a million old rows, missing privileges. Each case has a server of its own.
 //! `cargo test -p tenure-conformance --test mysql -- faults` runs some of them.
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
 mod faults;
+mod foreign_clients;
 mod late;
 mod outages;
-mod strangers;
 mod tables;
 
 use anyhow::{Context, Result};
 use tenure::{Attempt, Client, Guard, Lock};
-use tenure_conformance::bench::soon;
+use tenure_conformance::context::soon;
 use tenure_conformance::trials::{self, Case};
 use tenure_servers::wire::mysql::Mysql;
 use tenure_servers::{Cluster, Proxy, Topology};
 
 fn main() {
     let mariadb =
-        [faults::CASES, late::CASES, outages::CASES, strangers::CASES, tables::CASES].concat();
+        [faults::CASES, late::CASES, outages::CASES, foreign_clients::CASES, tables::CASES]
+            .concat();
     let mysql: Vec<Case> = mariadb.iter().map(on_mysql).collect();
     trials::main(4, &[&mariadb, &mysql])
 }
 
-/// The same case on the MySQL of Oracle.
+/// The case, run on the MySQL of Oracle.
 fn on_mysql(case: &Case) -> Case {
     let name = case.name.split_once("::").map_or(case.name, |(_, name)| name);
     // Once per case and process.
@@ -37,12 +38,12 @@ pub(crate) fn admin(cluster: &Cluster) -> Result<Mysql> {
     Ok(Mysql::admin(cluster.node())?)
 }
 
-/// The URL of the server, by way of this proxy.
-pub(crate) fn through(cluster: &Cluster, link: &Proxy) -> String {
-    cluster.url().replace(&cluster.node().address(), &link.address())
+/// The URL of the server, through this proxy.
+pub(crate) fn through(cluster: &Cluster, proxy: &Proxy) -> String {
+    cluster.url().replace(&cluster.node().address(), &proxy.address())
 }
 
-/// A counter of the server: each kind has its own place for them.
+/// A status counter of the server. MariaDB and MySQL have them in different schemas.
 pub(crate) fn status(admin: &mut Mysql, name: &str) -> Result<u64> {
     let sql = |schema| {
         format!("SELECT variable_value FROM {schema}.global_status WHERE variable_name='{name}'")
@@ -59,8 +60,8 @@ pub(crate) async fn client(cluster: &Cluster, query: &str) -> Result<Client> {
     Ok(tenure::connect(&format!("{}?{query}", cluster.url())).await?)
 }
 
-/// Takes a lock that must come free soon.
-pub(crate) async fn take(lock: &Lock) -> Result<Guard> {
+/// Acquires a lock that must come free soon.
+pub(crate) async fn acquire(lock: &Lock) -> Result<Guard> {
     Ok(soon("acquire", lock.acquire()).await??)
 }
 

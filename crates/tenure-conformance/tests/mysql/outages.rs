@@ -1,28 +1,30 @@
-//! Outages, demotions and foreign clients that do not let go: what they leave behind, and what they
-//! cost.
+//! Outages, demotions and foreign clients that keep a lock: what remains at the server, and how
+//! many statements are sent.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tenure::{Attempt, ErrorKind, Lock};
-use tenure_conformance::bench::{SOON, soon, until, until_waiters};
+use tenure_conformance::context::{SOON, soon, until, until_waiters};
 use tenure_conformance::server_cases;
 use tenure_servers::wire::mysql::Mysql;
 use tenure_servers::{Cluster, Node};
 
-use crate::{admin, client, is_busy, status, take, through};
+use crate::{acquire, admin, client, is_busy, status, through};
+
+const TTL: Duration = Duration::from_secs(2);
 
 server_cases! {
-    a_release_that_failed_in_an_outage_is_made_good_for_everybody Mariadb;
-    an_acquire_that_failed_in_an_outage_leaves_nothing_behind Mariadb;
-    a_killed_server_leaves_no_key_dead Mariadb;
-    a_waiter_behind_a_foreign_lock_is_quiet Mariadb;
-    a_server_that_became_read_only_is_left Mariadb;
-    a_notifier_whose_statements_fail_at_once_is_quiet Mariadb;
-    a_row_that_is_locked_for_long_costs_no_other_lock_of_the_session Mariadb;
+    a_release_that_failed_in_an_outage_is_repeated_afterwards Mariadb;
+    an_acquire_that_failed_in_an_outage_leaves_no_record Mariadb;
+    every_key_can_be_acquired_after_a_server_was_killed Mariadb;
+    a_waiter_behind_a_foreign_lock_sends_few_statements Mariadb;
+    connections_to_a_server_that_became_read_only_are_dropped Mariadb;
+    a_wake_connection_whose_statements_fail_sends_few_statements Mariadb;
+    a_row_locked_for_long_costs_no_other_named_lock Mariadb;
 }
 
-/// The lock must be had within two ttls, and a little for a busy machine.
+/// The lock must be acquired within two ttls, and some time for a busy machine.
 async fn usable(lock: &Lock, who: &str) -> Result<()> {
     let attempt = lock.acquire_within(2 * TTL + Duration::from_secs(3)).await;
     match attempt.with_context(|| who.to_owned())? {
@@ -31,54 +33,52 @@ async fn usable(lock: &Lock, who: &str) -> Result<()> {
     }
 }
 
-async fn a_release_that_failed_in_an_outage_is_made_good_for_everybody(
+async fn a_release_that_failed_in_an_outage_is_repeated_afterwards(
     cluster: &Cluster,
 ) -> Result<()> {
-    let link = cluster.node().proxy()?;
+    let proxy = cluster.node().proxy()?;
     for mode in ["mode=lease", "mode=session", "mode=row"] {
-        let url = format!("{}?{mode}", through(cluster, &link));
+        let url = format!("{}?{mode}", through(cluster, &proxy));
         let (far, near) = (tenure::connect(&url).await?, client(cluster, mode).await?);
         let lock = far.lock("k").ttl(TTL);
-        let guard = take(&lock).await?;
-        link.cut();
+        let guard = acquire(&lock).await?;
+        proxy.cut();
         let released = soon("release", guard.release()).await?;
-        ensure!(released.is_err(), "{mode}: an answer through a cut link");
+        ensure!(released.is_err(), "{mode}: a response through a cut proxy");
         tokio::time::sleep(TTL * 3 / 2).await;
-        link.heal();
+        proxy.heal();
         usable(&lock, &format!("{mode}: the same client")).await?;
         usable(&near.lock("k"), &format!("{mode}: another client")).await?;
     }
     Ok(())
 }
 
-async fn an_acquire_that_failed_in_an_outage_leaves_nothing_behind(
-    cluster: &Cluster,
-) -> Result<()> {
-    let link = cluster.node().proxy()?;
+async fn an_acquire_that_failed_in_an_outage_leaves_no_record(cluster: &Cluster) -> Result<()> {
+    let proxy = cluster.node().proxy()?;
     for mode in ["mode=lease", "mode=session", "mode=row"] {
-        let url = format!("{}?{mode}", through(cluster, &link));
+        let url = format!("{}?{mode}", through(cluster, &proxy));
         let (far, near) = (tenure::connect(&url).await?, client(cluster, mode).await?);
         let lock = far.lock("k").ttl(TTL);
         usable(&lock, mode).await?;
-        link.cut();
+        proxy.cut();
         let attempt = soon("try_acquire", lock.try_acquire()).await?;
-        ensure!(attempt.is_err(), "{mode}: an answer through a cut link");
+        ensure!(attempt.is_err(), "{mode}: a response through a cut proxy");
         tokio::time::sleep(TTL * 3 / 2).await;
-        link.heal();
+        proxy.heal();
         usable(&lock, &format!("{mode}: the same client")).await?;
         usable(&near.lock("k"), &format!("{mode}: another client")).await?;
     }
     Ok(())
 }
 
-async fn a_killed_server_leaves_no_key_dead(cluster: &Cluster) -> Result<()> {
+async fn every_key_can_be_acquired_after_a_server_was_killed(cluster: &Cluster) -> Result<()> {
     for mode in ["mode=lease", "mode=session", "mode=row"] {
         let (one, two) = (client(cluster, mode).await?, client(cluster, mode).await?);
         let lock = one.lock("k").ttl(TTL);
         usable(&lock, mode).await?;
         cluster.node().kill()?;
         let attempt = soon("try_acquire", lock.try_acquire()).await?;
-        ensure!(attempt.is_err(), "{mode}: an answer of a killed server");
+        ensure!(attempt.is_err(), "{mode}: a response of a killed server");
         tokio::time::sleep(TTL * 3 / 2).await;
         cluster.node().restart()?;
         usable(&lock, &format!("{mode}: the same client")).await?;
@@ -87,7 +87,7 @@ async fn a_killed_server_leaves_no_key_dead(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Statements per second over a while, without what the counting costs.
+/// Statements per second over some seconds, without those that count them.
 async fn rate(counter: &mut Mysql) -> Result<f64> {
     let seconds = 4;
     let before = status(counter, "QUESTIONS")?;
@@ -95,13 +95,13 @@ async fn rate(counter: &mut Mysql) -> Result<f64> {
     Ok((status(counter, "QUESTIONS")?.saturating_sub(before + 2)) as f64 / seconds as f64)
 }
 
-async fn a_waiter_behind_a_foreign_lock_is_quiet(cluster: &Cluster) -> Result<()> {
+async fn a_waiter_behind_a_foreign_lock_sends_few_statements(cluster: &Cluster) -> Result<()> {
     let name = "CONCAT('tenure:',LEFT(SHA2(CONCAT(HEX('test'),'/',HEX('k')),256),40))";
     let row = "SELECT k FROM tenure_row_lock WHERE k='k' FOR UPDATE";
     let (get, release) = (format!("SELECT GET_LOCK({name},0)"), format!("DO RELEASE_LOCK({name})"));
     for (mode, get, release) in [("mode=session", &*get, &*release), ("mode=row", row, "COMMIT")] {
         let locks = client(cluster, mode).await?;
-        take(&locks.lock("k")).await?.release().await?;
+        acquire(&locks.lock("k")).await?.release().await?;
         let (mut foreign, mut counter) = (admin(cluster)?, admin(cluster)?);
         foreign.query("START TRANSACTION")?;
         foreign.query(get)?;
@@ -109,14 +109,14 @@ async fn a_waiter_behind_a_foreign_lock_is_quiet(cluster: &Cluster) -> Result<()
         tokio::time::sleep(Duration::from_secs(3)).await;
         let rate = rate(&mut counter).await?;
         ensure!(rate < 25.0, "{mode}: {rate} statements a second");
-        ensure!(!waiting.is_finished(), "{mode}: two hold one lock");
+        ensure!(!waiting.is_finished(), "{mode}: two clients hold one lock");
         foreign.query(release)?;
         soon("the waiter's grant", waiting).await???.release().await?;
     }
     Ok(())
 }
 
-/// A user with all rights on the tables and none beyond: what an application has.
+/// A user with all privileges on the tables and no others, as an application has.
 fn make_app(admin: &mut Mysql, limits: &str) -> Result<()> {
     for sql in [
         "CREATE USER 'app'@'127.0.0.1' IDENTIFIED BY 'secret'",
@@ -134,7 +134,9 @@ fn app_url(node: &Node, query: &str) -> String {
     format!("mysql://app:secret@{}/test?{query}", node.address())
 }
 
-async fn a_server_that_became_read_only_is_left(cluster: &Cluster) -> Result<()> {
+async fn connections_to_a_server_that_became_read_only_are_dropped(
+    cluster: &Cluster,
+) -> Result<()> {
     let mut admin = admin(cluster)?;
     make_app(&mut admin, "")?;
     let count = "SELECT COUNT(*) FROM information_schema.processlist WHERE user='app'";
@@ -142,12 +144,12 @@ async fn a_server_that_became_read_only_is_left(cluster: &Cluster) -> Result<()>
         let url = app_url(cluster.node(), mode);
         let locks = soon("connect", tenure::connect(&url)).await??;
         let lock = locks.lock("k").ttl(TTL);
-        take(&lock).await?.release().await?;
+        acquire(&lock).await?.release().await?;
         ensure!(admin.query(count)? != ["0"], "{mode}: not connected");
         admin.query("SET GLOBAL read_only=1")?;
         let error = soon("try_acquire", lock.try_acquire()).await?.unwrap_err();
         ensure!(error.kind() == ErrorKind::Unavailable, "{mode}: {error:?}");
-        // Those too that are not needed just now.
+        // Also those that are idle.
         let left = || {
             let rows = admin.query(count);
             async { Ok((rows? == ["0"]).then_some(())) }
@@ -157,27 +159,29 @@ async fn a_server_that_became_read_only_is_left(cluster: &Cluster) -> Result<()>
         ensure!(error.kind() == ErrorKind::Unavailable, "{mode}: {error:?}");
         ensure!(error.to_string().contains("read-only"), "{mode}: {error}");
         admin.query("SET GLOBAL read_only=0")?;
-        take(&lock).await.context(mode)?.release().await?;
+        acquire(&lock).await.context(mode)?.release().await?;
     }
     Ok(())
 }
 
-/// The server refuses every statement of this user, at once, and keeps its connections.
-async fn a_notifier_whose_statements_fail_at_once_is_quiet(cluster: &Cluster) -> Result<()> {
+/// The server refuses every statement of this user at once, and keeps its connections open.
+async fn a_wake_connection_whose_statements_fail_sends_few_statements(
+    cluster: &Cluster,
+) -> Result<()> {
     let (mut admin, holder) = (admin(cluster)?, client(cluster, "").await?);
-    let guard = take(&holder.lock("k")).await?;
+    let guard = acquire(&holder.lock("k")).await?;
     make_app(&mut admin, "MAX_QUERIES_PER_HOUR 200")?;
     let locks = tenure::connect(&app_url(cluster.node(), "")).await?;
     let waiting = tokio::spawn(locks.lock("k").acquire());
     until_waiters(&holder.lock("k"), 1).await?;
-    let notifier = "SELECT COUNT(*) FROM information_schema.processlist \
+    let wake_connection = "SELECT COUNT(*) FROM information_schema.processlist \
                     WHERE user='app' AND (info LIKE '%GET_LOCK%' OR info LIKE '%SLEEP%')";
     let up = || {
-        let rows = admin.query(notifier);
+        let rows = admin.query(wake_connection);
         async { Ok((rows? == ["1"]).then_some(())) }
     };
-    until(SOON, "the notifier", up).await?;
-    while soon("holding", locks.lock("k").holding()).await?.is_ok() {}
+    until(SOON, "the wake connection", up).await?;
+    while soon("status", locks.lock("k").status()).await?.is_ok() {}
     let kill = "SELECT id FROM information_schema.processlist WHERE user='app'";
     for id in admin.query(kill)? {
         admin.query(&format!("KILL QUERY {id}")).ok();
@@ -191,12 +195,10 @@ async fn a_notifier_whose_statements_fail_at_once_is_quiet(cluster: &Cluster) ->
 }
 
 /// A foreign transaction holds the record of one key for longer than any request may take.
-async fn a_row_that_is_locked_for_long_costs_no_other_lock_of_the_session(
-    cluster: &Cluster,
-) -> Result<()> {
+async fn a_row_locked_for_long_costs_no_other_named_lock(cluster: &Cluster) -> Result<()> {
     let locks = client(cluster, "mode=session").await?;
-    take(&locks.lock("blocked")).await?.release().await?;
-    let held = take(&locks.lock("held").ttl(Duration::from_secs(4))).await?;
+    acquire(&locks.lock("blocked")).await?.release().await?;
+    let held = acquire(&locks.lock("held").ttl(Duration::from_secs(4))).await?;
     let mut foreign = admin(cluster)?;
     foreign.query("START TRANSACTION")?;
     foreign.query("SELECT k FROM tenure_session WHERE k='blocked' FOR UPDATE")?;
@@ -209,5 +211,3 @@ async fn a_row_that_is_locked_for_long_costs_no_other_lock_of_the_session(
     ensure!(!is_busy(&locks.lock("held")).await?);
     Ok(())
 }
-
-const TTL: Duration = Duration::from_secs(2);

@@ -1,25 +1,25 @@
-//! The rows: a million old ones, sweeping, and tokens that never come twice.
+//! The rows: a million old ones, sweeping, and tokens that are never granted twice.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tenure_conformance::bench::{SOON, until};
+use tenure_conformance::context::{SOON, until};
 use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 use tokio::time::Instant;
 
-use crate::{admin, client, take};
+use crate::{acquire, admin, client};
 
 server_cases! {
-    a_million_old_rows_do_not_slow_a_take Mariadb;
-    what_is_swept_leaves_its_token_behind Mariadb;
+    a_million_old_rows_do_not_slow_an_acquire Mariadb;
+    tokens_grow_after_their_rows_were_swept Mariadb;
     a_row_that_a_foreign_client_locks_does_not_stop_the_sweep Mariadb;
 }
 
-async fn a_million_old_rows_do_not_slow_a_take(cluster: &Cluster) -> Result<()> {
+async fn a_million_old_rows_do_not_slow_an_acquire(cluster: &Cluster) -> Result<()> {
     let locks = client(cluster, "sweep=0s").await?;
     let mut admin = admin(cluster)?;
-    // MariaDB has sequences of its own, the other one has not.
+    // MariaDB has tables of sequences, MySQL does not.
     admin.query("CREATE TABLE ten_thousand (seq INT PRIMARY KEY)")?;
     for part in 0..10 {
         let numbers: Vec<_> = (1..=1000).map(|n| format!("({})", part * 1000 + n)).collect();
@@ -33,20 +33,22 @@ async fn a_million_old_rows_do_not_slow_a_take(cluster: &Cluster) -> Result<()> 
             part * 10_000
         ))?;
     }
-    let mut slowest = Duration::ZERO;
+    let mut took = Vec::new();
     for number in 0..50 {
         let start = Instant::now();
-        let guard = take(&locks.lock(format!("old/{}", number * 19_937 + 1))).await?;
+        let guard = acquire(&locks.lock(format!("old/{}", number * 19_937 + 1))).await?;
         guard.release().await?;
-        take(&locks.lock(format!("new/{number}"))).await?.release().await?;
-        slowest = slowest.max(start.elapsed());
+        acquire(&locks.lock(format!("new/{number}"))).await?.release().await?;
+        took.push(start.elapsed());
     }
-    // A scan of the table takes a second on a quiet machine.
-    ensure!(slowest < Duration::from_millis(900), "the slowest took {slowest:?}");
+    // A scan of the table takes a second on a quiet machine, each time; a stall of the machine
+    // slows a few of them down.
+    took.sort();
+    ensure!(took[40] < Duration::from_millis(900), "they took {took:?}");
     Ok(())
 }
 
-async fn what_is_swept_leaves_its_token_behind(cluster: &Cluster) -> Result<()> {
+async fn tokens_grow_after_their_rows_were_swept(cluster: &Cluster) -> Result<()> {
     for (mode, table) in [
         ("mode=lease", "tenure_lease"),
         ("mode=session", "tenure_session"),
@@ -56,11 +58,11 @@ async fn what_is_swept_leaves_its_token_behind(cluster: &Cluster) -> Result<()> 
         let mut admin = admin(cluster)?;
         let mut last = None;
         for number in 0..5 {
-            // Every key has its own counter; the floor is above all of those that were swept.
+            // Every key has its own counter; the floor is above those of all swept keys.
             for _ in 0..3 {
-                take(&locks.lock(format!("other/{number}"))).await?.release().await?;
+                acquire(&locks.lock(format!("other/{number}"))).await?.release().await?;
             }
-            let guard = take(&locks.lock("k")).await?;
+            let guard = acquire(&locks.lock("k")).await?;
             ensure!(Some(guard.token()) > last, "{mode}: {:?} after {last:?}", guard.token());
             last = Some(guard.token());
             guard.release().await?;
@@ -76,13 +78,13 @@ async fn what_is_swept_leaves_its_token_behind(cluster: &Cluster) -> Result<()> 
     Ok(())
 }
 
-/// Its record is swept, and its row stays; those behind it go.
+/// Its record is swept and its row stays; the rows of the other keys are removed.
 async fn a_row_that_a_foreign_client_locks_does_not_stop_the_sweep(
     cluster: &Cluster,
 ) -> Result<()> {
     let locks = client(cluster, "mode=row&sweep=20ms").await?;
     for key in ["a", "b", "c"] {
-        take(&locks.lock(key)).await?.release().await?;
+        acquire(&locks.lock(key)).await?.release().await?;
     }
     let (mut foreign, mut admin) = (admin(cluster)?, admin(cluster)?);
     foreign.query("START TRANSACTION")?;

@@ -1,4 +1,4 @@
-//! Foreign transactions that hold one of our rows locked: what can be carried out is carried out.
+//! A foreign transaction has a row of tenure locked: requests that do not need the row succeed.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,12 @@ use anyhow::{Context, Result, ensure};
 use tenure::backend::Backend;
 use tenure::backends::Postgres;
 use tenure::{Attempt, Guard};
-use tenure_conformance::bench::{soon, take};
+use tenure_conformance::context::{acquire_free, soon};
 use tenure_servers::wire::postgres::Postgres as Wire;
 
-use crate::{cases, claim, connect, server, unique, until_answered};
+use crate::{cases, claim, connect, server, unique, until_response};
+
+const TTL: Duration = Duration::from_secs(2);
 
 cases! {
     a_locked_row_ends_no_other_lease,
@@ -19,7 +21,7 @@ cases! {
     a_release_at_a_locked_row_ends_no_session,
 }
 
-/// A foreign transaction that has the row of a key locked for as long as this lives.
+/// A foreign transaction that has the row of a key locked until this is dropped.
 fn lock_row(table: &str, key: &str) -> Result<Wire> {
     let mut other = Wire::connect(server()?.node().port())?;
     let rows = other.query(&format!(
@@ -29,8 +31,8 @@ fn lock_row(table: &str, key: &str) -> Result<Wire> {
     Ok(other)
 }
 
-/// Checks for some leases that none of these ends.
-async fn all_live(guards: &[Guard]) -> Result<()> {
+/// Checks for three ttls that all of these stay held.
+async fn all_stay_held(guards: &[Guard]) -> Result<()> {
     let end = Instant::now() + TTL * 3;
     while Instant::now() < end {
         for guard in guards {
@@ -44,37 +46,38 @@ async fn all_live(guards: &[Guard]) -> Result<()> {
 async fn a_locked_row_ends_no_other_lease() -> Result<()> {
     for pooler in ["no", "yes"] {
         let client = connect(&format!("{}?pooler={pooler}", server()?.url())).await?;
-        let (locked, prefix) = (unique("locked"), unique(""));
-        let _ends = take(&client.lock(&locked).ttl(TTL)).await?;
+        let locked = unique("locked");
+        let prefix = unique("");
+        let _locked = acquire_free(&client.lock(&locked).ttl(TTL)).await?;
         let mut guards = Vec::new();
         for number in 0..20 {
-            guards.push(take(&client.lock(format!("{prefix}{number}")).ttl(TTL)).await?);
+            guards.push(acquire_free(&client.lock(format!("{prefix}{number}")).ttl(TTL)).await?);
         }
         let _other = lock_row("tenure_lease", &locked)?;
-        all_live(&guards).await.with_context(|| format!("pooler={pooler}"))?;
+        all_stay_held(&guards).await.with_context(|| format!("pooler={pooler}"))?;
     }
     Ok(())
 }
 
-/// Requests that wait for the row are before the renewals, on every connection of the client.
+/// On every connection of the client, requests that wait for the row are in front of the renewals.
 async fn a_waiter_at_a_locked_row_ends_no_lease_of_its_client() -> Result<()> {
     for pooler in ["no", "yes"] {
         let url = format!("{}?pooler={pooler}&outage=1m", server()?.url());
         let (client, holder) = (connect(&url).await?, connect(&server()?.url()).await?);
         let (locked, free) = (unique("locked"), unique("free"));
-        let _held = take(&holder.lock(&locked)).await?;
-        let guards = [take(&client.lock(&free).ttl(TTL)).await?];
+        let _held = acquire_free(&holder.lock(&locked)).await?;
+        let guards = [acquire_free(&client.lock(&free).ttl(TTL)).await?];
         let _other = lock_row("tenure_lease", &locked)?;
         let waiters: Vec<_> =
             (0..3).map(|_| tokio::spawn(client.lock(&locked).ttl(TTL).acquire())).collect();
-        let alive = all_live(&guards).await;
+        let alive = all_stay_held(&guards).await;
         waiters.iter().for_each(tokio::task::JoinHandle::abort);
         alive.with_context(|| format!("pooler={pooler}"))?;
     }
     Ok(())
 }
 
-/// Busy waiters lock the row all the time, each for a moment.
+/// Requests of waiters lock the row all the time, each for a moment.
 async fn a_renewal_waits_for_a_short_lock_of_its_row() -> Result<()> {
     let backend = Postgres::open(&server()?.url()).await?;
     let mut claim = claim(&unique("k"))?;
@@ -93,13 +96,13 @@ async fn a_waiter_at_a_locked_row_ends_no_session() -> Result<()> {
     let url = format!("{}?mode=session&outage=1m", server()?.url());
     let (client, holder) = (connect(&url).await?, connect(&url).await?);
     let (locked, free) = (unique("locked"), unique("free"));
-    let held = take(&holder.lock(&locked)).await?;
-    let guards = [take(&client.lock(&free).ttl(TTL)).await?];
-    // Nobody holds it, so that whoever comes next takes it and wants to write that down.
+    let held = acquire_free(&holder.lock(&locked)).await?;
+    let guards = [acquire_free(&client.lock(&free).ttl(TTL)).await?];
+    // It is free, so that the next client acquires it and has to write the locked registry row.
     held.release().await?;
     let _other = lock_row("tenure_board", &locked)?;
     let waiter = tokio::spawn(client.lock(&locked).ttl(TTL).acquire());
-    let alive = all_live(&guards).await;
+    let alive = all_stay_held(&guards).await;
     waiter.abort();
     alive
 }
@@ -115,9 +118,7 @@ async fn a_release_at_a_locked_row_ends_no_session() -> Result<()> {
     one.renew(std::slice::from_ref(&free)).await.remove(0).context("the other lock")?;
     drop(other);
     let next = claim(locked.key.as_str())?;
-    let next = until_answered(|| two.try_acquire(&next)).await?;
+    let next = until_response(|| two.try_acquire(&next)).await?;
     ensure!(matches!(next, Attempt::Granted(_)), "the lock is not free: {next:?}");
     Ok(())
 }
-
-const TTL: Duration = Duration::from_secs(2);

@@ -1,34 +1,37 @@
-//! Requests and pushes that arrive late, in whatever order: none may shorten a lease, undo an
-//! eviction or make a second holder.
+//! Requests and pushed messages that arrive late, in any order: none may shorten a lease, reverse
+//! an eviction or make a second holder.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use tenure::backend::{Backend, Claim, Note, Owner, Scope};
+use tenure::backend::{Backend, Claim, HolderInfo, Owner, Scope};
 use tenure::backends::Postgres;
 use tenure::{Attempt, ErrorKind, Key};
-use tenure_conformance::bench::{SOON, soon, take, until, until_waiters};
+use tenure_conformance::context::{SOON, acquire_free, soon, until, until_waiters};
 use tenure_servers::Cluster;
 use tenure_servers::wire::postgres::Postgres as Wire;
 
 use crate::{cases, claim, connect, own_server, server, sql, unique};
+
+/// By how much a request is older than the next one.
+const OLDER: Duration = Duration::from_millis(300);
 
 cases! {
     a_late_request_does_not_shorten_the_lease,
     a_late_request_does_not_shorten_a_queue_entry,
     a_renewal_with_a_shorter_ttl_does_not_shorten_the_lease,
     a_push_from_before_an_outage_makes_no_second_holder,
-    a_push_that_a_busy_response_overtook_is_void,
-    a_pushed_grant_does_not_outlive_its_eviction,
-    a_renewal_after_an_undone_eviction_is_refused,
+    a_pushed_grant_that_a_busy_response_overtook_is_ignored,
+    a_pushed_grant_is_ignored_after_its_eviction,
+    a_renewal_of_an_evicted_grant_is_refused_after_a_late_request,
 }
 
-/// Holds up inserts whose note says so, after everything in them was computed and before they take
-/// effect, until the test lets them go.
-struct HeldUp(Wire);
+/// Delays inserts whose note is `held-up`, after everything in them was computed and before they
+/// are carried out, until the test resumes them.
+struct DelayedInserts(Wire);
 
-impl HeldUp {
-    fn start(cluster: &Cluster, table: &str) -> Result<HeldUp> {
+impl DelayedInserts {
+    fn start(cluster: &Cluster, table: &str) -> Result<DelayedInserts> {
         let mut wire = Wire::connect(cluster.node().port())?;
         wire.query("SELECT pg_advisory_lock(4711)")?;
         wire.query(&format!(
@@ -38,45 +41,45 @@ impl HeldUp {
              CREATE TRIGGER held_up BEFORE INSERT ON {table}
                FOR EACH ROW EXECUTE FUNCTION held_up()"
         ))?;
-        Ok(HeldUp(wire))
+        Ok(DelayedInserts(wire))
     }
 
-    /// Returns when a request is held up.
-    async fn until_held(&self, cluster: &Cluster) -> Result<()> {
+    /// Returns when a request is delayed.
+    async fn until_delayed(&self, cluster: &Cluster) -> Result<()> {
         let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
-        until(SOON, "a request that is held up", || async {
+        until(SOON, "a request that is delayed", || async {
             Ok((sql(cluster, waiting)? == ["1"]).then_some(()))
         })
         .await
     }
 
-    fn let_go(mut self) -> Result<()> {
+    fn resume(mut self) -> Result<()> {
         self.0.query("SELECT pg_advisory_unlock(4711)").map(drop)?;
         Ok(())
     }
 }
 
-/// The same claim, whose request is held up.
-fn held_up(claim: &Claim) -> Claim {
+/// A request of the same claim that will be delayed.
+fn delayed_request(claim: &Claim) -> Claim {
     let mut late = claim.clone();
-    late.note = Note::new("held-up", "", 0, "");
+    late.holder_info = HolderInfo::new("held-up", "", 0, "");
     late
 }
 
-/// Two requests of one claim: the earlier one takes effect last.
+/// Two requests of one claim: the earlier one is carried out last.
 async fn a_late_request_does_not_shorten_the_lease() -> Result<()> {
     let cluster = own_server()?;
     let (one, two) = (Postgres::open(&cluster.url()).await?, Postgres::open(&cluster.url()).await?);
     let claim = claim("k")?;
-    let gate = HeldUp::start(&cluster, "tenure_lease")?;
-    let late = held_up(&claim);
+    let delayed = DelayedInserts::start(&cluster, "tenure_lease")?;
+    let late = delayed_request(&claim);
     let late = tokio::spawn(async move { one.try_acquire(&late).await });
-    gate.until_held(&cluster).await?;
-    // The earlier request is older by this much, which is all that it could take from the lease.
+    delayed.until_delayed(&cluster).await?;
+    // The earlier request is older by this much, by which it could shorten the lease.
     tokio::time::sleep(OLDER).await;
     let sent = Instant::now();
     let grant = two.try_acquire(&claim).await?.granted()?;
-    gate.let_go()?;
+    delayed.resume()?;
     let again = soon("the late response", late).await???.granted()?;
     ensure!(again.token == grant.token, "{again:?} {grant:?}");
     let left = left(&two, &claim.key).await?;
@@ -98,15 +101,15 @@ async fn a_late_request_does_not_shorten_a_queue_entry() -> Result<()> {
         waiter.waits = true;
         two.try_acquire(&holder).await?.granted()?;
         let table = if mode == "lease" { "tenure_lease" } else { "tenure_board" };
-        let gate = HeldUp::start(&cluster, table)?;
-        let late = held_up(&waiter);
+        let delayed = DelayedInserts::start(&cluster, table)?;
+        let late = delayed_request(&waiter);
         let late = tokio::spawn(async move { one.try_acquire(&late).await });
-        gate.until_held(&cluster).await?;
+        delayed.until_delayed(&cluster).await?;
         tokio::time::sleep(OLDER).await;
         ensure!(matches!(two.try_acquire(&waiter).await?, Attempt::Busy(_)), "{mode}");
         let end = format!("SELECT queue->0->>'u' FROM {table}");
         let before = sql(&cluster, &end)?;
-        gate.let_go()?;
+        delayed.resume()?;
         ensure!(matches!(soon("the late response", late).await???, Attempt::Busy(_)), "{mode}");
         let after = sql(&cluster, &end)?;
         ensure!(after >= before, "{mode}: the queue entry ended at {before:?}, now at {after:?}");
@@ -117,7 +120,8 @@ async fn a_late_request_does_not_shorten_a_queue_entry() -> Result<()> {
 async fn a_renewal_with_a_shorter_ttl_does_not_shorten_the_lease() -> Result<()> {
     let backend = Postgres::open(&server()?.url()).await?;
     let mut claim = claim(&unique("k"))?;
-    let (sent, grant) = (Instant::now(), backend.try_acquire(&claim).await?.granted()?);
+    let sent = Instant::now();
+    let grant = backend.try_acquire(&claim).await?.granted()?;
     claim.token = Some(grant.token);
     claim.ttl = Duration::from_secs(1);
     backend.renew(std::slice::from_ref(&claim)).await.remove(0)?;
@@ -126,15 +130,16 @@ async fn a_renewal_with_a_shorter_ttl_does_not_shorten_the_lease() -> Result<()>
     Ok(())
 }
 
-/// The waiter's way is silent for longer than its ttl. Meanwhile it is granted the lock, its lease
-/// ends, and another gets it. Then the way is back, and the old push with it.
+/// The waiter's connection is cut for longer than its ttl. Meanwhile it is granted the lock, its
+/// lease ends, and another waiter gets it. Then the connection works again, and the old push
+/// arrives.
 async fn a_push_from_before_an_outage_makes_no_second_holder() -> Result<()> {
     let cluster = server()?;
     let proxy = cluster.node().proxy()?;
     let url = format!("{}?outage=1m", cluster.node().url_at(&proxy.address()));
     let (steady, shaky) = (connect(&cluster.url()).await?, connect(&url).await?);
     let key = unique("k");
-    let first = take(&steady.lock(&key)).await?;
+    let first = acquire_free(&steady.lock(&key)).await?;
     let ttl = Duration::from_secs(2);
     let waiter = tokio::spawn(shaky.lock(&key).ttl(ttl).acquire());
     until_waiters(&steady.lock(&key), 1).await?;
@@ -142,7 +147,7 @@ async fn a_push_from_before_an_outage_makes_no_second_holder() -> Result<()> {
     until_waiters(&steady.lock(&key), 2).await?;
     proxy.cut();
     soon("release", first.release()).await??;
-    // The lease of the waiter that hears nothing ends, and the next one gets the lock.
+    // The lease of the waiter that is cut off ends, and the next one gets the lock.
     let held = soon("the next one's grant", next).await???;
     proxy.heal();
     if let Ok(stale) = tokio::time::timeout(ttl * 2, waiter).await {
@@ -152,8 +157,8 @@ async fn a_push_from_before_an_outage_makes_no_second_holder() -> Result<()> {
     Ok(())
 }
 
-/// The stale push comes over another connection than the response, and after it.
-async fn a_push_that_a_busy_response_overtook_is_void() -> Result<()> {
+/// The stale push arrives over another connection than the response, and after it.
+async fn a_pushed_grant_that_a_busy_response_overtook_is_ignored() -> Result<()> {
     let cluster = server()?;
     let backend = Postgres::open(&cluster.url()).await?;
     let holder = claim(&unique("k"))?;
@@ -165,7 +170,8 @@ async fn a_push_that_a_busy_response_overtook_is_void() -> Result<()> {
     let new = backend.try_acquire(&holder).await?.granted()?.token;
     ensure!(matches!(backend.try_acquire(&waiter).await?, Attempt::Busy(_)));
     let push = |token| {
-        let (owner, key) = (waiter.owner, holder.key.as_str());
+        let owner = waiter.owner;
+        let key = holder.key.as_str();
         sql(
             cluster,
             &format!(
@@ -178,17 +184,17 @@ async fn a_push_that_a_busy_response_overtook_is_void() -> Result<()> {
         push(stale)?;
         let pushed = tokio::time::timeout(Duration::from_millis(300), backend.until_free(&waiter));
         if let Ok(Some(grant)) = pushed.await {
-            bail!("token {} was believed beside {new}", grant.token);
+            bail!("token {} was accepted beside {new}", grant.token);
         }
     }
-    // One that is newer is a grant.
+    // A newer one is a grant.
     ensure!(backend.release(&holder).await?);
     let pushed = soon("the push", backend.until_free(&waiter)).await?;
     ensure!(pushed.context("a grant")?.token > new);
     Ok(())
 }
 
-async fn a_pushed_grant_does_not_outlive_its_eviction() -> Result<()> {
+async fn a_pushed_grant_is_ignored_after_its_eviction() -> Result<()> {
     let (one, two) =
         (Postgres::open(&server()?.url()).await?, Postgres::open(&server()?.url()).await?);
     let holder = claim(&unique("k"))?;
@@ -203,17 +209,17 @@ async fn a_pushed_grant_does_not_outlive_its_eviction() -> Result<()> {
     ensure!(two.evict(&holder.key, token).await?);
     let new = two.try_acquire(&other).await?.granted()?.token;
     ensure!(matches!(one.try_acquire(&waiter).await?, Attempt::Busy(_)));
-    // The push of the evicted grant was heard before that response.
+    // The push of the evicted grant arrived before that response.
     let pushed = tokio::time::timeout(Duration::from_millis(300), one.until_free(&waiter)).await;
     if let Ok(Some(grant)) = pushed {
-        bail!("the evicted token {} was believed beside {new}", grant.token);
+        bail!("the evicted token {} was accepted beside {new}", grant.token);
     }
     Ok(())
 }
 
 /// A claim is evicted, another holds in between, and then a late request of the evicted claim is
 /// carried out: the same owner, another grant.
-async fn a_renewal_after_an_undone_eviction_is_refused() -> Result<()> {
+async fn a_renewal_of_an_evicted_grant_is_refused_after_a_late_request() -> Result<()> {
     for mode in ["lease", "session", "row"] {
         let url = format!("{}?mode={mode}", server()?.url());
         let (one, two) = (Postgres::open(&url).await?, Postgres::open(&url).await?);
@@ -235,6 +241,3 @@ async fn a_renewal_after_an_undone_eviction_is_refused() -> Result<()> {
     }
     Ok(())
 }
-
-/// By how much a request is older than the next one.
-const OLDER: Duration = Duration::from_millis(300);

@@ -1,15 +1,15 @@
 //! What only a real PostgreSQL can show: killed sessions, a server that is killed and comes back,
-//! lost answers, other isolation levels and time zones, and a table full of expired rows.
+//! lost responses, other isolation levels and time zones, and a table full of expired rows.
 //! `cargo test -p tenure-conformance --test postgres -- faults` runs some of them.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod blocked;
 mod faults;
+mod foreign_clients;
 mod late;
 mod pooled;
 mod pooler;
-mod strangers;
 mod tables;
 
 use std::sync::OnceLock;
@@ -20,9 +20,12 @@ use futures_util::future::BoxFuture;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tenure::backend::{Claim, Owner};
 use tenure::{Client, Config, ErrorKind, Key};
-use tenure_conformance::bench::{SOON, soon, until};
+use tenure_conformance::context::{SOON, soon, until};
 use tenure_servers::wire::postgres::Postgres as Wire;
 use tenure_servers::{Cluster, Options, Topology};
+
+/// The limit of a case: one that hangs is a failure, not a hanging run.
+pub(crate) const LONGEST: Duration = Duration::from_secs(150);
 
 fn main() {
     let missing = shared().as_ref().err().map(|reason| format!("{reason:#}"));
@@ -31,7 +34,7 @@ fn main() {
         faults::CASES,
         late::CASES,
         pooled::CASES,
-        strangers::CASES,
+        foreign_clients::CASES,
         tables::CASES,
     ]
     .concat();
@@ -41,14 +44,14 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-/// A case and its name.
+/// A test case and its name.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) run: fn() -> BoxFuture<'static, Result<()>>,
 }
 
-/// The rows of a module.
+/// Makes the list of a module's cases.
 macro_rules! cases {
     ($($name:ident),+ $(,)?) => {
         pub(crate) const CASES: &[crate::Case] = &[$(
@@ -66,8 +69,8 @@ fn trial(case: Case, missing: Option<&str>) -> Trial {
     match missing {
         None => Trial::test(name, move || run(case)),
         Some(reason) => {
-            let (name, reason) =
-                (format!("{name} (could not be had: {reason})"), reason.to_owned());
+            let name = format!("{name} (could not be had: {reason})");
+            let reason = reason.to_owned();
             Trial::test(name, move || Err(reason.into()))
                 .with_ignored_flag(!tenure_servers::require("postgres"))
         }
@@ -90,7 +93,7 @@ pub(crate) fn server() -> Result<&'static Cluster> {
     Ok(shared().as_ref().map_err(Clone::clone)?)
 }
 
-/// A server of the test's own, to be hurt.
+/// A server for this test only, which it may stop or change.
 pub(crate) fn own_server() -> Result<Cluster> {
     Ok(tenure_servers::start(Topology::Postgres, &Options::default())?)
 }
@@ -99,7 +102,7 @@ pub(crate) fn sql(cluster: &Cluster, text: &str) -> Result<Vec<String>> {
     Ok(Wire::connect(cluster.node().port())?.query(text)?)
 }
 
-/// What the cluster's own URL has.
+/// The password in the cluster's URL.
 pub(crate) fn password(cluster: &Cluster) -> Result<String> {
     cluster.node().password().context("a PostgreSQL has a password")
 }
@@ -121,18 +124,15 @@ pub(crate) fn claim(key: &str) -> Result<Claim> {
     Ok(Claim::new(Key::new(key)?, Owner::random(), Duration::from_secs(20)))
 }
 
-/// Repeats what a server that is coming back refuses, until it answers.
-pub(crate) async fn until_answered<T, F: Future<Output = tenure::Result<T>>>(
+/// Repeats a call that a restarting server refuses, until there is a response.
+pub(crate) async fn until_response<T, F: Future<Output = tenure::Result<T>>>(
     call: impl Fn() -> F,
 ) -> Result<T> {
-    until(SOON, "an answer", || async {
+    until(SOON, "a response", || async {
         match call().await {
             Err(error) if error.kind() == ErrorKind::Unavailable => Ok(None),
-            answer => Ok(Some(answer?)),
+            response => Ok(Some(response?)),
         }
     })
     .await
 }
-
-/// No case takes this long; one that hangs is a failure, not a hanging run.
-pub(crate) const LONGEST: Duration = Duration::from_secs(150);

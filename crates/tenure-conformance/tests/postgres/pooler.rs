@@ -1,6 +1,6 @@
-//! A transaction pooler: gives a client any server connection for the length of a transaction. As
-//! PgBouncer does since 1.21, it prepares a client's named statements on whatever server connection
-//! the client gets, so that these do not give it away.
+//! A transaction pooler: assigns a client any server connection for the length of a transaction. As
+//! PgBouncer does since 1.21, it prepares a client's named statements on the server connection that
+//! the client gets, so that missing statements do not reveal it.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Result, Write};
@@ -15,10 +15,10 @@ struct Server {
     prepared: HashSet<Vec<u8>>,
 }
 
-/// The statements that a client has prepared, by their names: the messages that did it.
+/// The messages with which a client has prepared statements, by the names of the statements.
 type Prepared = HashMap<Vec<u8>, Vec<u8>>;
 
-/// Listens until the process ends; the port.
+/// Listens until the process ends, and returns the port.
 pub(crate) fn start(server: u16) -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port();
@@ -26,22 +26,23 @@ pub(crate) fn start(server: u16) -> Result<u16> {
     std::thread::spawn(move || {
         for client in listener.incoming().flatten() {
             let pool = pool.clone();
-            std::thread::spawn(move || serve(client, server, &pool));
+            std::thread::spawn(move || run_client(client, server, &pool));
         }
     });
     Ok(port)
 }
 
-fn serve(mut client: TcpStream, server: u16, pool: &Pool) -> Result<()> {
+fn run_client(mut client: TcpStream, server: u16, pool: &Pool) -> Result<()> {
     let mut mine = TcpStream::connect(("127.0.0.1", server))?;
     let mut head = [0; 4];
     client.read_exact(&mut head)?;
     let mut body = vec![0; u32::from_be_bytes(head) as usize - 4];
     client.read_exact(&mut body)?;
     mine.write_all(&[&head[..], &body].concat())?;
-    answer(&mut mine, &mut client, 0)?;
+    forward_response(&mut mine, &mut client, 0)?;
     pool.lock().unwrap().push(Server { stream: mine, prepared: HashSet::new() });
-    let (mut kept, mut prepared) = (None, Prepared::new());
+    let mut kept = None;
+    let mut prepared = Prepared::new();
     loop {
         let Some(request) = request(&mut client)? else { return Ok(()) };
         let free = || pool.lock().unwrap().pop();
@@ -53,14 +54,15 @@ fn serve(mut client: TcpStream, server: u16, pool: &Pool) -> Result<()> {
         };
         let added = prepare(&request, &mut prepared, &mut server)?;
         server.stream.write_all(&request.concat())?;
-        match answer(&mut server.stream, &mut client, added)? {
+        match forward_response(&mut server.stream, &mut client, added)? {
             b'I' => pool.lock().unwrap().push(server),
             _ => kept = Some(server),
         }
     }
 }
 
-/// Prepares what the request needs and this server connection has not; how many statements.
+/// Prepares the statements that the request needs and this server connection does not have. Returns
+/// how many.
 fn prepare(request: &[Vec<u8>], prepared: &mut Prepared, server: &mut Server) -> Result<usize> {
     let mut added = 0;
     for message in request {
@@ -84,7 +86,8 @@ fn prepare(request: &[Vec<u8>], prepared: &mut Prepared, server: &mut Server) ->
     Ok(added)
 }
 
-/// Everything up to where the client waits for an answer; none when it says goodbye.
+/// Reads a request up to where the client waits for the response; `None` when the client
+/// disconnects.
 fn request(client: &mut TcpStream) -> Result<Option<Vec<Vec<u8>>>> {
     let mut all = Vec::new();
     loop {
@@ -98,9 +101,13 @@ fn request(client: &mut TcpStream) -> Result<Option<Vec<Vec<u8>>>> {
     }
 }
 
-/// Passes the answer on, but for what it says of so many added statements, and what a login wants
-/// of the client; the state of the transaction after it.
-fn answer(server: &mut TcpStream, client: &mut TcpStream, mut added: usize) -> Result<u8> {
+/// Forwards the response, without the confirmations of the added statements, and the login messages
+/// of the client. Returns the state of the transaction after it.
+fn forward_response(
+    server: &mut TcpStream,
+    client: &mut TcpStream,
+    mut added: usize,
+) -> Result<u8> {
     loop {
         let (kind, passed) = message(server)?;
         if kind == b'1' && added > 0 {

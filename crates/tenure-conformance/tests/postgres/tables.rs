@@ -1,41 +1,41 @@
-//! The tables: what grows in them, what is swept, and what one hand-over writes.
+//! The tables: what grows in them, what is swept, and what one handoff writes.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use tenure::backend::{Backend, Scope};
 use tenure::backends::Postgres;
-use tenure::{Attempt, ErrorKind, Grade};
-use tenure_conformance::bench::{SOON, soon, take, until, until_waiters};
+use tenure::{Attempt, ErrorKind, Severity};
+use tenure_conformance::context::{SOON, acquire_free, soon, until, until_waiters};
 use tenure_servers::Cluster;
 use tenure_servers::wire::postgres::Postgres as Wire;
 
 use crate::{LONGEST, cases, claim, connect, own_server, password, role, server, sql, unique};
 
 cases! {
-    a_million_expired_rows_do_not_slow_a_take_down,
+    a_million_expired_rows_do_not_slow_an_acquire_down,
     a_sweep_removes_what_expired_and_keeps_what_is_held,
     keys_that_differ_in_a_byte_are_different_locks,
-    a_hand_over_is_one_statement,
+    a_handoff_is_one_statement,
     roles_with_other_search_paths_share_locks,
     a_schema_can_be_chosen,
-    tables_that_earlier_clients_found_elsewhere_are_not_passed_over,
+    tables_of_earlier_versions_in_another_schema_are_not_ignored,
     connections_do_not_grow_with_locks_and_waiters,
 }
 
-async fn a_million_expired_rows_do_not_slow_a_take_down() -> Result<()> {
+async fn a_million_expired_rows_do_not_slow_an_acquire_down() -> Result<()> {
     let cluster = own_server()?;
     let backend = Postgres::open(&cluster.url()).await?;
     let fill = "INSERT INTO tenure_lease (key, owner, token, until) \
-                SELECT convert_to('dead/' || n, 'UTF8'), 'x', nextval('tenure_token'), \
+                SELECT convert_to('expired/' || n, 'UTF8'), 'x', nextval('tenure_token'), \
                 now() - interval '1 hour' FROM generate_series(1, 1000000) n";
     let mut wire = Wire::connect(cluster.node().port())?;
-    // The wire gives up after five seconds of silence; the server goes on.
+    // The test's connection times out after five seconds without a response; the server continues.
     drop(wire.query(&format!("SET synchronous_commit = off; {fill}")));
     until_rows(&cluster, "1000000", Duration::from_secs(90)).await?;
     let mut times = Vec::new();
     for number in 1..200 {
-        let claim = claim(&format!("dead/{}", number * 5000))?;
+        let claim = claim(&format!("expired/{}", number * 5000))?;
         let start = Instant::now();
         backend.try_acquire(&claim).await?.granted()?;
         times.push(start.elapsed());
@@ -52,8 +52,8 @@ async fn a_sweep_removes_what_expired_and_keeps_what_is_held() -> Result<()> {
     let backend = Postgres::open(&format!("{}?sweep=50ms", cluster.url())).await?;
     let (held, mut waiter) = (claim("held")?, claim("waited for")?);
     let token = backend.try_acquire(&held).await?.granted()?.token;
-    let dead = claim("waited for")?;
-    backend.try_acquire(&dead).await?.granted()?;
+    let expired = claim("waited for")?;
+    backend.try_acquire(&expired).await?.granted()?;
     waiter.waits = true;
     ensure!(matches!(backend.try_acquire(&waiter).await?, Attempt::Busy(_)));
     sql(
@@ -64,7 +64,7 @@ async fn a_sweep_removes_what_expired_and_keeps_what_is_held() -> Result<()> {
     sql(
         &cluster,
         "INSERT INTO tenure_lease (key, owner, token, until) \
-                   SELECT convert_to('dead/' || n, 'UTF8'), 'x', nextval('tenure_token'), \
+                   SELECT convert_to('expired/' || n, 'UTF8'), 'x', nextval('tenure_token'), \
                    now() - interval '2 minutes' FROM generate_series(1, 5000) n",
     )?;
     until_rows(&cluster, "2", SOON).await?;
@@ -85,7 +85,7 @@ async fn keys_that_differ_in_a_byte_are_different_locks() -> Result<()> {
         let client = connect(&format!("{}?mode={mode}", server()?.url())).await?;
         let mut guards = Vec::new();
         for key in keys {
-            guards.push(take(&client.lock(format!("{prefix}{key}"))).await?);
+            guards.push(acquire_free(&client.lock(format!("{prefix}{key}"))).await?);
         }
         ensure!(client.list(&prefix).await?.len() == keys.len());
         for guard in guards {
@@ -96,14 +96,14 @@ async fn keys_that_differ_in_a_byte_are_different_locks() -> Result<()> {
     Ok(())
 }
 
-/// A role that has a schema of its own name finds other tables first, if it only looks for them.
+/// A role that has a schema of its own name would find other tables first by its `search_path`.
 async fn roles_with_other_search_paths_share_locks() -> Result<()> {
     let cluster = own_server()?;
     role(&cluster, "web", "SUPERUSER", &password(&cluster)?)?;
     sql(&cluster, "CREATE SCHEMA web AUTHORIZATION web")?;
     for mode in ["lease&pooler=yes", "lease", "session", "row"] {
         let url = format!("{}?mode={mode}", cluster.url());
-        // In either order: whoever comes first makes the tables.
+        // In either order: the first client creates the tables.
         let web = Postgres::open(&url.replace("//postgres:", "//web:")).await?;
         let other = Postgres::open(&url).await?;
         let key = unique("k");
@@ -116,15 +116,15 @@ async fn roles_with_other_search_paths_share_locks() -> Result<()> {
     Ok(())
 }
 
-/// Tables of another schema are other locks; doctor says that there are several.
+/// Tables of another schema are other locks; doctor reports that there are several.
 async fn a_schema_can_be_chosen() -> Result<()> {
     let cluster = own_server()?;
-    let grade = async |backend: &Postgres| -> Result<Option<Grade>> {
-        let findings = soon("doctor", backend.examine()).await??;
-        Ok(findings.iter().find(|one| one.subject == "schema").map(|one| one.grade))
+    let severity = async |backend: &Postgres| -> Result<Option<Severity>> {
+        let findings = soon("doctor", backend.doctor()).await??;
+        Ok(findings.iter().find(|one| one.subject == "schema").map(|one| one.severity))
     };
     let public = Postgres::open(&cluster.url()).await?;
-    ensure!(grade(&public).await? == Some(Grade::Good));
+    ensure!(severity(&public).await? == Some(Severity::Good));
     for mode in ["lease&pooler=yes", "lease", "session", "row"] {
         let url = format!("{}?mode={mode}&schema=my-Locks", cluster.url());
         let (one, two) = (Postgres::open(&url).await?, Postgres::open(&url).await?);
@@ -139,15 +139,15 @@ async fn a_schema_can_be_chosen() -> Result<()> {
         });
         let grant = grant.await?;
         ensure!(one.evict(&waiter.key, grant.token).await?, "{mode}");
-        ensure!(grade(&one).await? == Some(Grade::Warning), "{mode}");
+        ensure!(severity(&one).await? == Some(Severity::Warning), "{mode}");
     }
     ensure!(public.list(Scope::Prefix("")).await?.is_empty());
     ensure!(sql(&cluster, "SELECT count(*) FROM public.tenure_board")? == ["0"]);
-    ensure!(grade(&public).await? == Some(Grade::Fault));
+    ensure!(severity(&public).await? == Some(Severity::Fault));
     Ok(())
 }
 
-async fn tables_that_earlier_clients_found_elsewhere_are_not_passed_over() -> Result<()> {
+async fn tables_of_earlier_versions_in_another_schema_are_not_ignored() -> Result<()> {
     let cluster = own_server()?;
     role(&cluster, "web", "SUPERUSER", &password(&cluster)?)?;
     sql(&cluster, "CREATE SCHEMA web AUTHORIZATION web")?;
@@ -162,15 +162,15 @@ async fn tables_that_earlier_clients_found_elsewhere_are_not_passed_over() -> Re
     Ok(())
 }
 
-/// Writes of the table, as the server counts them: one per hand-over, however many wait.
-async fn a_hand_over_is_one_statement() -> Result<()> {
+/// Writes of the table, as the server counts them: one per handoff, however many waiters there are.
+async fn a_handoff_is_one_statement() -> Result<()> {
     let cluster = own_server()?;
     let client = connect(&cluster.url()).await?;
     let mut writes = 0;
     for waiting in [1_u64, 10, 100] {
-        // So long that nobody asks again while the server makes up its counts.
-        let lock = client.lock(format!("hand-over/{waiting}")).ttl(Duration::from_secs(3600));
-        let guard = take(&lock).await?;
+        // So long that no waiter repeats its request before the server updates its statistics.
+        let lock = client.lock(format!("handoff/{waiting}")).ttl(Duration::from_secs(3600));
+        let guard = acquire_free(&lock).await?;
         let waiters: Vec<_> = (0..waiting)
             .map(|_| {
                 let lock = lock.clone();
@@ -178,7 +178,7 @@ async fn a_hand_over_is_one_statement() -> Result<()> {
             })
             .collect();
         until_waiters(&lock, usize::try_from(waiting)?).await?;
-        // The take and the places.
+        // The acquire and the queue entries.
         let before = until_written(&cluster, writes + 1 + waiting).await?;
         guard.release().await?;
         for waiter in waiters {
@@ -192,8 +192,8 @@ async fn a_hand_over_is_one_statement() -> Result<()> {
     Ok(())
 }
 
-/// Waits until so many writes have been counted: an idle connection tells its numbers ten seconds
-/// late.
+/// Waits until so many writes have been counted: an idle server process reports its statistics ten
+/// seconds late.
 async fn until_written(cluster: &Cluster, count: u64) -> Result<u64> {
     let text = "SELECT n_tup_upd + n_tup_ins FROM pg_stat_user_tables \
                 WHERE relname = 'tenure_lease'";
@@ -215,14 +215,14 @@ async fn until_rows(cluster: &Cluster, count: &str, limit: Duration) -> Result<(
 async fn connections_do_not_grow_with_locks_and_waiters() -> Result<()> {
     let cluster = own_server()?;
     let count = || -> Result<usize> {
-        let ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'tenure%'";
-        Ok(sql(&cluster, ours)?[0].parse()?)
+        let text = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'tenure%'";
+        Ok(sql(&cluster, text)?[0].parse()?)
     };
     for (mode, most) in [("lease", 2), ("session", 3)] {
         let client = connect(&format!("{}?mode={mode}", cluster.url())).await?;
         let mut guards = Vec::new();
         for number in 0..50 {
-            guards.push(take(&client.lock(format!("{mode}/{number}"))).await?);
+            guards.push(acquire_free(&client.lock(format!("{mode}/{number}"))).await?);
         }
         let lock = client.lock(format!("{mode}/0"));
         let waiters: Vec<_> = (0..50).map(|_| tokio::spawn(lock.acquire())).collect();

@@ -1,26 +1,26 @@
-//! A cluster of which a part is gone, silent, or on its way.
+//! A cluster of which a part is dead, silent, or being moved.
 
 use anyhow::{Context, Result, ensure};
 use tenure::{Client, ErrorKind, Guard};
-use tenure_conformance::bench::{SOON, soon, until};
+use tenure_conformance::context::{SOON, soon, until};
 use tenure_conformance::server_cases;
-use tenure_servers::wire::redis::{Value, ask};
+use tenure_servers::wire::redis::{Value, execute as request};
 use tenure_servers::{Cluster, Node, wait_until};
 
-use crate::{LONG, SECOND, connect, number, take, tell, texts, wait_for};
+use crate::{LONG, SECOND, acquire, connect, execute, number, texts, wait_for};
 
 server_cases! {
-    a_frozen_master_costs_only_its_own_locks RedisCluster;
+    a_frozen_master_loses_only_its_own_locks RedisCluster;
     a_silent_failover_is_followed_with_a_short_lease RedisCluster;
     a_new_client_needs_one_master RedisCluster;
-    a_slot_on_its_way_costs_time_and_no_lock RedisCluster;
+    a_slot_that_is_being_moved_delays_requests_and_loses_no_lock RedisCluster;
 }
 
 /// A key whose slot this node has.
 fn key_of(node: &Node) -> Result<String> {
     for number in 0..1000 {
         let key = format!("k{number}");
-        if !matches!(ask(node.port(), &["GET", &key])?, Value::Error(_)) {
+        if !matches!(request(node.port(), &["GET", &key])?, Value::Error(_)) {
             return Ok(key);
         }
     }
@@ -30,18 +30,18 @@ fn key_of(node: &Node) -> Result<String> {
 /// Lets the nodes serve what they have when others are gone.
 fn serve_without_the_others(cluster: &Cluster) -> Result<()> {
     for node in cluster.nodes() {
-        tell(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"])?;
+        execute(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"])?;
     }
     Ok(())
 }
 
 /// The renewals of both locks go together.
-async fn a_frozen_master_costs_only_its_own_locks(cluster: &Cluster) -> Result<()> {
+async fn a_frozen_master_loses_only_its_own_locks(cluster: &Cluster) -> Result<()> {
     serve_without_the_others(cluster)?;
     let client = connect(cluster, "").await?;
     let (frozen, ttl) = (&cluster.nodes()[0], SECOND * 4);
-    let lost = take(&client, &key_of(frozen)?, ttl).await?;
-    let kept: Vec<Guard> = take_on(&client, &cluster.nodes()[1..], ttl).await?;
+    let lost = acquire(&client, &key_of(frozen)?, ttl).await?;
+    let kept: Vec<Guard> = acquire_on(&client, &cluster.nodes()[1..], ttl).await?;
     frozen.pause()?;
     soon("the loss", lost.lost()).await?;
     for guard in &kept {
@@ -55,10 +55,14 @@ async fn a_frozen_master_costs_only_its_own_locks(cluster: &Cluster) -> Result<(
     Ok(())
 }
 
-async fn take_on(client: &Client, nodes: &[Node], ttl: std::time::Duration) -> Result<Vec<Guard>> {
+async fn acquire_on(
+    client: &Client,
+    nodes: &[Node],
+    ttl: std::time::Duration,
+) -> Result<Vec<Guard>> {
     let mut guards = Vec::new();
     for node in nodes {
-        guards.push(take(client, &key_of(node)?, ttl).await?);
+        guards.push(acquire(client, &key_of(node)?, ttl).await?);
     }
     Ok(guards)
 }
@@ -66,19 +70,19 @@ async fn take_on(client: &Client, nodes: &[Node], ttl: std::time::Duration) -> R
 /// All slots at the first node, which the others follow.
 fn one_master(cluster: &Cluster) -> Result<(&Node, &Node)> {
     let [master, heir, third] = cluster.nodes() else { anyhow::bail!("three nodes") };
-    let handed_over = || {
+    let slots_moved = || {
         for node in [heir, third, master] {
             // Not all of them may have them any more.
-            ask(node.port(), &["CLUSTER", "DELSLOTSRANGE", "5461", "16383"])?;
+            request(node.port(), &["CLUSTER", "DELSLOTSRANGE", "5461", "16383"])?;
         }
-        tell(master, &["CLUSTER", "ADDSLOTSRANGE", "5461", "16383"])?;
-        // A word of the others from before must not count for more.
-        tell(master, &["CLUSTER", "BUMPEPOCH"])
+        execute(master, &["CLUSTER", "ADDSLOTSRANGE", "5461", "16383"])?;
+        // An earlier message of the others must not count for more.
+        execute(master, &["CLUSTER", "BUMPEPOCH"])
     };
-    wait_until(SOON, handed_over)?;
+    wait_until(SOON, slots_moved)?;
     let id = texts(master, &["CLUSTER", "MYID"])?.concat();
     for node in [heir, third] {
-        let follow = || tell(node, &["CLUSTER", "REPLICATE", &id]);
+        let follow = || execute(node, &["CLUSTER", "REPLICATE", &id]);
         wait_until(SOON, follow).context("a replica")?;
     }
     wait_until(SOON, || match number(master, &["WAIT", "2", "100"])? {
@@ -88,7 +92,7 @@ fn one_master(cluster: &Cluster) -> Result<(&Node, &Node)> {
     // The heir can take over only what it knows its master to have.
     for node in cluster.nodes() {
         let known = || {
-            let slots = format!("{:?}", tell(node, &["CLUSTER", "SLOTS"])?);
+            let slots = format!("{:?}", execute(node, &["CLUSTER", "SLOTS"])?);
             ensure!(slots.matches("Int(16383)").count() == 1, "{slots}");
             let first = slots.matches("Int(0)").count() == 1;
             ensure!(first && !slots.contains("Int(5461)"), "{slots}");
@@ -99,22 +103,22 @@ fn one_master(cluster: &Cluster) -> Result<(&Node, &Node)> {
     Ok((master, heir))
 }
 
-/// The master says nothing, as a dead host, and nobody who has an old map can be asked but the
-/// nodes of the URL. A quarter of this lease is less than it takes to find one of them dead.
+/// The master is silent, as a dead host is, and only the nodes of the URL can be queried for the
+/// new map. A quarter of this lease is less than it takes to find one of them dead.
 async fn a_silent_failover_is_followed_with_a_short_lease(cluster: &Cluster) -> Result<()> {
     let (master, heir) = one_master(cluster)?;
     let client = connect(cluster, "").await?;
     let ttl = SECOND * 2;
-    let guard = take(&client, "k", ttl).await?;
+    let guard = acquire(&client, "k", ttl).await?;
     let waiter = wait_for(&connect(cluster, "").await?, "k", ttl);
     master.pause()?;
-    tell(heir, &["CLUSTER", "FAILOVER", "TAKEOVER"])?;
-    let served = || match ask(heir.port(), &["SET", "probe", "1"])? {
+    execute(heir, &["CLUSTER", "FAILOVER", "TAKEOVER"])?;
+    let has_taken_over = || match request(heir.port(), &["SET", "probe", "1"])? {
         Value::Error(error) => Err(anyhow::anyhow!("{error}")),
         _ => Ok(()),
     };
-    wait_until(SOON, served)?;
-    // It may have been lost while nobody was master.
+    wait_until(SOON, has_taken_over)?;
+    // It may have been lost while there was no master.
     drop(guard);
     let guard = soon("the waiter's grant", waiter).await???;
     guard.release().await?;
@@ -137,9 +141,9 @@ async fn a_new_client_needs_one_master(cluster: &Cluster) -> Result<()> {
         };
         wait_until(SOON, state)?;
         let client = soon("a connection", connect(cluster, "")).await??;
-        let (guard, other) = (take(&client, &key, LONG).await?, connect(cluster, "").await?);
+        let (guard, other) = (acquire(&client, &key, LONG).await?, connect(cluster, "").await?);
         let waiter = wait_for(&other, &key, LONG);
-        tenure_conformance::bench::until_waiters(&client.lock(&key), 1).await?;
+        tenure_conformance::context::until_waiters(&client.lock(&key), 1).await?;
         guard.release().await?;
         soon("the waiter's grant", waiter).await???.release().await?;
         dead.restart()?;
@@ -150,14 +154,16 @@ async fn a_new_client_needs_one_master(cluster: &Cluster) -> Result<()> {
 
 /// A lock that is held while its slot moves goes on; what needs keys that may be on either side
 /// says so, and is done when the slot has moved.
-async fn a_slot_on_its_way_costs_time_and_no_lock(cluster: &Cluster) -> Result<()> {
+async fn a_slot_that_is_being_moved_delays_requests_and_loses_no_lock(
+    cluster: &Cluster,
+) -> Result<()> {
     let [from, to, ..] = cluster.nodes() else { anyhow::bail!("three nodes") };
     let (client, key, ttl) = (connect(cluster, "").await?, key_of(from)?, SECOND * 3);
     let slot = number(from, &["CLUSTER", "KEYSLOT", &key])?.to_string();
-    let guard = take(&client, &key, ttl).await?;
+    let guard = acquire(&client, &key, ttl).await?;
     let id = |node: &Node| anyhow::Ok(texts(node, &["CLUSTER", "MYID"])?.concat());
-    tell(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)?])?;
-    tell(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)?])?;
+    execute(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)?])?;
+    execute(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)?])?;
     let lost = tokio::time::timeout(ttl * 2, guard.lost()).await;
     ensure!(lost.is_err(), "not renewed: {lost:?}");
     let error = connect(cluster, "").await?.lock(&key).ttl(LONG).try_acquire().await.unwrap_err();
@@ -170,10 +176,10 @@ async fn a_slot_on_its_way_costs_time_and_no_lock(cluster: &Cluster) -> Result<(
     let port = to.port().to_string();
     let password = to.password().unwrap_or_default();
     for name in texts(from, &["CLUSTER", "GETKEYSINSLOT", &slot, "100"])? {
-        tell(from, &["MIGRATE", "127.0.0.1", &port, &name, "0", "5000", "AUTH", &password])?;
+        execute(from, &["MIGRATE", "127.0.0.1", &port, &name, "0", "5000", "AUTH", &password])?;
     }
     for node in [to, from] {
-        tell(node, &["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)?])?;
+        execute(node, &["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)?])?;
     }
     soon("the waiter's grant", waiter).await???.release().await?;
     let left = async || Ok((number(to, &["EXISTS", &key])? == 0).then_some(()));

@@ -1,13 +1,13 @@
-//! Encrypted connections, with an authority of our own and a client's certificate.
+//! Encrypted connections, with a private authority and a client's certificate.
 
 use anyhow::{Result, ensure};
 use tenure::ErrorKind;
-use tenure_conformance::bench::{soon, until_waiters};
 use tenure_conformance::certificates;
+use tenure_conformance::context::{soon, until_waiters};
 use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 
-use crate::{LONG, take, tell, wait_for};
+use crate::{LONG, acquire, execute, wait_for};
 
 server_cases! {
     an_encrypted_connection_proves_both_sides Redis;
@@ -26,7 +26,7 @@ async fn an_encrypted_connection_proves_both_sides(cluster: &Cluster) -> Result<
         words.extend([format!("tls-{kind}-file"), at(file)]);
     }
     words.extend(["tls-auth-clients".into(), "yes".into(), "tls-port".into(), port.clone()]);
-    tell(node, &words.iter().map(String::as_str).collect::<Vec<_>>())?;
+    execute(node, &words.iter().map(String::as_str).collect::<Vec<_>>())?;
 
     let plain = node.url_at(&format!("localhost:{port}")).replace("redis://", "rediss://");
     let url = format!("{plain}?ca={}", at("ca.pem"));
@@ -35,13 +35,14 @@ async fn an_encrypted_connection_proves_both_sides(cluster: &Cluster) -> Result<
         tenure::connect(&(url.clone() + &own)).await?,
         tenure::connect(&(url.clone() + &own)).await?,
     );
-    let guard = take(&one, "k", LONG).await?;
+    let guard = acquire(&one, "k", LONG).await?;
     let waiter = wait_for(&two, "k", LONG);
     until_waiters(&one.lock("k"), 1).await?;
     guard.release().await?;
     soon("the waiter's grant", waiter).await???.release().await?;
 
-    // Without our certificate the server refuses us; without the authority we refuse the server.
+    // Without its certificate the server refuses the client; without the authority the client
+    // refuses the server.
     for wrong in [url, format!("{plain}?{}", &own[1..])] {
         let error = tenure::connect(&wrong).await.unwrap_err();
         ensure!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Denied), "{error:?}");

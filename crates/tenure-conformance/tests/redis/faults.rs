@@ -1,55 +1,55 @@
-//! What the promises have to survive.
+//! Faults that locks and waiters have to survive.
 
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use tenure::{ErrorKind, Event};
-use tenure_conformance::bench::{SOON, soon, until, until_waiters, within};
+use tenure_conformance::context::{SOON, soon, until, until_waiters, within};
 use tenure_conformance::{clock, server_cases};
 use tenure_servers::{Cluster, Durability};
 
-use crate::mute::Mute;
-use crate::{LONG, SECOND, claim, connect, number, take, tell, wait_for, were_quick};
+use crate::lossy_proxy::LossyProxy;
+use crate::{LONG, SECOND, acquire, claim, connect, execute, number, wait_for, were_quick};
 
 server_cases! {
     scripts_are_sent_again_after_a_flush Redis;
-    killed_connections_cost_neither_lock_nor_place Redis;
-    a_killed_connection_costs_no_question Redis;
-    a_restart_costs_neither_lock_nor_place Redis;
-    a_second_of_silence_costs_neither_lock_nor_place Redis;
-    an_answer_that_is_dropped_counts_once Redis;
+    killed_connections_lose_neither_lock_nor_queue_entry Redis;
+    requests_survive_a_killed_idle_connection Redis;
+    a_restart_loses_neither_lock_nor_queue_entry Redis;
+    a_second_of_silence_loses_neither_lock_nor_queue_entry Redis;
+    a_request_whose_response_is_dropped_counts_once Redis;
     a_half_open_connection_is_replaced Redis;
     a_server_that_refuses_is_dialed_for_all_waiters_together Redis;
-    without_any_message_waiters_are_served_within_a_third_of_their_lease Redis;
-    a_request_that_comes_after_its_withdrawal_is_refused Redis;
+    without_any_message_waiters_are_granted_within_a_third_of_their_lease Redis;
+    a_request_that_arrives_after_its_claim_was_cancelled_is_refused Redis;
     without_permission_to_subscribe_waiters_poll Redis;
     a_token_grows_across_flushall Redis;
-    a_clock_that_is_set_costs_neither_tokens_nor_waiters Redis |options| options.clock();
+    setting_the_clock_neither_lowers_tokens_nor_loses_waiters Redis |options| options.clock();
     a_full_server_refuses_grants_and_nothing_else Redis;
-    a_server_that_forgets_loses_the_lock_and_says_so Redis |o| o.durability(Durability::Memory);
+    a_holder_learns_that_a_server_forgot_its_lock Redis |o| o.durability(Durability::Memory);
 }
 
 async fn scripts_are_sent_again_after_a_flush(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster, "").await?;
     for _ in 0..3 {
-        let guard = take(&client, "k", LONG).await?;
-        tell(cluster.node(), &["SCRIPT", "FLUSH"])?;
+        let guard = acquire(&client, "k", LONG).await?;
+        execute(cluster.node(), &["SCRIPT", "FLUSH"])?;
         guard.release().await?;
-        tell(cluster.node(), &["SCRIPT", "FLUSH"])?;
+        execute(cluster.node(), &["SCRIPT", "FLUSH"])?;
     }
     ensure!(client.list("").await?.is_empty());
     Ok(())
 }
 
-/// The hand-over must come by message: with a ttl of 30 s the next look is 3.3 s away.
-async fn killed_connections_cost_neither_lock_nor_place(cluster: &Cluster) -> Result<()> {
+/// The handoff must come by message: with a ttl of 30 s the next poll is 3.3 s away.
+async fn killed_connections_lose_neither_lock_nor_queue_entry(cluster: &Cluster) -> Result<()> {
     let (one, two) = (connect(cluster, "").await?, connect(cluster, "").await?);
     let mut times = Vec::new();
     for _ in 0..5 {
-        let guard = take(&one, "k", LONG).await?;
+        let guard = acquire(&one, "k", LONG).await?;
         let waiter = wait_for(&two, "k", LONG);
         until_waiters(&one.lock("k"), 1).await?;
-        let place =
+        let entry =
             crate::texts(cluster.node(), &["ZRANGE", "tenure:q:{k}", "0", "-1", "WITHSCORES"])?;
         for kind in ["normal", "pubsub"] {
             number(cluster.node(), &["CLIENT", "KILL", "TYPE", kind])?;
@@ -58,7 +58,7 @@ async fn killed_connections_cost_neither_lock_nor_place(cluster: &Cluster) -> Re
         until_subscribed(cluster).await?;
         let kept =
             crate::texts(cluster.node(), &["ZRANGE", "tenure:q:{k}", "0", "-1", "WITHSCORES"])?;
-        ensure!(place == kept, "the place was lost: {place:?} {kept:?}");
+        ensure!(entry == kept, "the queue entry was lost: {entry:?} {kept:?}");
         ensure!(guard.check().is_ok());
         let start = Instant::now();
         guard.release().await?;
@@ -69,13 +69,13 @@ async fn killed_connections_cost_neither_lock_nor_place(cluster: &Cluster) -> Re
     were_quick(&times)
 }
 
-/// What reads is asked again by the backend, and what may have been carried out by the core: who
-/// asks need not know of it.
-async fn a_killed_connection_costs_no_question(cluster: &Cluster) -> Result<()> {
+/// A request that reads is repeated by the backend, and one that may have been carried out by the
+/// core: the caller need not know of it.
+async fn requests_survive_a_killed_idle_connection(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster, "").await?;
     for _ in 0..20 {
         number(cluster.node(), &["CLIENT", "KILL", "TYPE", "normal"])?;
-        ensure!(client.lock("k").holding().await?.is_none());
+        ensure!(client.lock("k").status().await?.is_none());
         number(cluster.node(), &["CLIENT", "KILL", "TYPE", "normal"])?;
         let guard = soon("acquire", client.lock("k").ttl(LONG).acquire()).await??;
         number(cluster.node(), &["CLIENT", "KILL", "TYPE", "normal"])?;
@@ -86,21 +86,21 @@ async fn a_killed_connection_costs_no_question(cluster: &Cluster) -> Result<()> 
     Ok(())
 }
 
-/// Waits until a client hears messages again.
+/// Waits until a client is subscribed again.
 pub(crate) async fn until_subscribed(cluster: &Cluster) -> Result<()> {
     let channels = ["PUBSUB", "CHANNELS", "tenure:c:*"];
-    let look = async || Ok((!crate::texts(cluster.node(), &channels)?.is_empty()).then_some(()));
-    until(SOON, "a subscription", look).await
+    let check = async || Ok((!crate::texts(cluster.node(), &channels)?.is_empty()).then_some(()));
+    until(SOON, "a subscription", check).await
 }
 
-async fn a_restart_costs_neither_lock_nor_place(cluster: &Cluster) -> Result<()> {
+async fn a_restart_loses_neither_lock_nor_queue_entry(cluster: &Cluster) -> Result<()> {
     let (one, two) = (connect(cluster, "").await?, connect(cluster, "").await?);
-    let guard = take(&one, "k", SECOND * 5).await?;
+    let guard = acquire(&one, "k", SECOND * 5).await?;
     let waiter = wait_for(&two, "k", SECOND * 5);
     until_waiters(&one.lock("k"), 1).await?;
     cluster.node().kill()?;
     cluster.node().restart()?;
-    // Two renewals later it is still ours.
+    // Two renewals later the holder still has it.
     let lost = tokio::time::timeout(SECOND * 4, guard.lost()).await;
     ensure!(lost.is_err(), "{lost:?}");
     let token = guard.token();
@@ -111,9 +111,9 @@ async fn a_restart_costs_neither_lock_nor_place(cluster: &Cluster) -> Result<()>
     Ok(())
 }
 
-async fn a_second_of_silence_costs_neither_lock_nor_place(cluster: &Cluster) -> Result<()> {
+async fn a_second_of_silence_loses_neither_lock_nor_queue_entry(cluster: &Cluster) -> Result<()> {
     let (one, two) = (connect(cluster, "").await?, connect(cluster, "").await?);
-    let guard = take(&one, "k", SECOND * 3).await?;
+    let guard = acquire(&one, "k", SECOND * 3).await?;
     let waiter = wait_for(&two, "k", SECOND * 3);
     until_waiters(&one.lock("k"), 1).await?;
     for _ in 0..2 {
@@ -129,98 +129,100 @@ async fn a_second_of_silence_costs_neither_lock_nor_place(cluster: &Cluster) -> 
     Ok(())
 }
 
-/// Whichever answer of a take and a release is lost, the next ask finds the same grant.
-async fn an_answer_that_is_dropped_counts_once(cluster: &Cluster) -> Result<()> {
+/// Whichever response to an acquire and a release is lost, the next request finds the same grant.
+async fn a_request_whose_response_is_dropped_counts_once(cluster: &Cluster) -> Result<()> {
     let proxy = cluster.node().proxy()?;
     let client = tenure::connect(&cluster.node().url_at(&proxy.address())).await?;
     let other = connect(cluster, "").await?;
     let mut last = None;
-    for answer in 1..=4 {
-        proxy.swallow_answer(answer);
+    for response in 1..=4 {
+        proxy.drop_response(response);
         let guard = soon("acquire", client.lock("k").ttl(SECOND * 10).acquire()).await??;
         ensure!(Some(guard.token()) > last, "{:?} came after {last:?}", guard.token());
         last = Some(guard.token());
-        let seen = other.lock("k").holding().await?.and_then(|holding| holding.holder.token);
-        ensure!(seen == last, "held under {seen:?}, told {last:?}");
+        let seen = other.lock("k").status().await?.and_then(|holding| holding.holder.token);
+        ensure!(seen == last, "held under {seen:?}, granted {last:?}");
         match soon("release", guard.release()).await? {
             Ok(()) => {}
             Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error:?}"),
         }
         client.flush().await?;
         proxy.heal();
-        take(&other, "k", LONG).await?.release().await?;
+        acquire(&other, "k", LONG).await?.release().await?;
     }
     Ok(())
 }
 
-/// The connection takes everything and gives nothing back, for ever; only a new one works.
+/// The connection accepts everything and returns nothing, for ever; only a new one works.
 async fn a_half_open_connection_is_replaced(cluster: &Cluster) -> Result<()> {
-    let mute = Mute::start(cluster.node().port())?;
-    let url = cluster.node().url_at(&mute.address());
+    let proxy = LossyProxy::start(cluster.node().port())?;
+    let url = cluster.node().url_at(&proxy.address());
     let client = tenure::connect(&format!("{url}?response=300ms")).await?;
     for ttl in [SECOND * 2, LONG] {
-        let guard = take(&client, "k", ttl).await?;
-        let made = mute.made();
-        mute.kill();
+        let guard = acquire(&client, "k", ttl).await?;
+        let made = proxy.made();
+        proxy.kill();
         let lost = tokio::time::timeout(SECOND * 3, guard.lost()).await;
         ensure!(lost.is_err(), "{lost:?}");
-        // The first answer may be doubt; the release goes on.
+        // The outcome of the first request may be unknown; the release goes on.
         drop(soon("release", guard.release()).await?);
         soon("flush", client.flush()).await??;
-        ensure!(mute.made() > made, "the dead connection was kept");
-        take(&connect(cluster, "").await?, "k", LONG).await?.release().await?;
+        ensure!(proxy.made() > made, "the dead connection was kept");
+        acquire(&connect(cluster, "").await?, "k", LONG).await?.release().await?;
     }
     Ok(())
 }
 
-/// Every waiter asks again and again, which must not make as many connections.
+/// Every waiter retries again and again, which must not make as many connections.
 async fn a_server_that_refuses_is_dialed_for_all_waiters_together(cluster: &Cluster) -> Result<()> {
-    let mute = Mute::start(cluster.node().port())?;
-    let client = tenure::connect(&cluster.node().url_at(&mute.address())).await?;
-    let _guard = take(&connect(cluster, "").await?, "k", LONG).await?;
+    let proxy = LossyProxy::start(cluster.node().port())?;
+    let client = tenure::connect(&cluster.node().url_at(&proxy.address())).await?;
+    let _guard = acquire(&connect(cluster, "").await?, "k", LONG).await?;
     let waiters: Vec<_> = (0..1000).map(|_| wait_for(&client, "k", LONG)).collect();
     until_waiters(&client.lock("k"), 1000).await?;
-    mute.refuse();
+    proxy.refuse();
     for kind in ["normal", "pubsub"] {
         number(cluster.node(), &["CLIENT", "KILL", "TYPE", kind])?;
     }
-    let made = mute.made();
+    let made = proxy.made();
     tokio::time::sleep(SECOND * 3).await;
-    let dialed = mute.made() - made;
+    let dialed = proxy.made() - made;
     println!("1000 waiters dialed {dialed} times in 3 s");
-    ensure!(dialed > 3, "nobody asked again");
+    ensure!(dialed > 3, "no waiter retried");
     ensure!(dialed <= 160, "1000 waiters dialed {dialed} times in 3 s");
     waiters.iter().for_each(|waiter| waiter.abort());
     Ok(())
 }
 
-async fn without_any_message_waiters_are_served_within_a_third_of_their_lease(
+async fn without_any_message_waiters_are_granted_within_a_third_of_their_lease(
     cluster: &Cluster,
 ) -> Result<()> {
-    let mute = Mute::start(cluster.node().port())?;
+    let proxy = LossyProxy::start(cluster.node().port())?;
     let one = connect(cluster, "").await?;
-    let two = tenure::connect(&cluster.node().url_at(&mute.address())).await?;
+    let two = tenure::connect(&cluster.node().url_at(&proxy.address())).await?;
     let ttl = SECOND * 3;
     for _ in 0..3 {
-        let guard = take(&one, "k", LONG).await?;
+        let guard = acquire(&one, "k", LONG).await?;
         let waiter = wait_for(&two, "k", ttl);
         until_waiters(&one.lock("k"), 1).await?;
         guard.release().await?;
         let guard = within(ttl, "the waiter's grant", waiter).await???;
         guard.release().await?;
     }
-    // In the first round the waiter may have been served before it listened.
-    ensure!(mute.dropped() >= 2, "{} messages were dropped", mute.dropped());
+    // In the first round the waiter may have been granted before it subscribed.
+    ensure!(proxy.dropped() >= 2, "{} messages were dropped", proxy.dropped());
     Ok(())
 }
 
-async fn a_request_that_comes_after_its_withdrawal_is_refused(cluster: &Cluster) -> Result<()> {
+async fn a_request_that_arrives_after_its_claim_was_cancelled_is_refused(
+    cluster: &Cluster,
+) -> Result<()> {
     let config: tenure::Config = cluster.url().parse()?;
     let backend = config.open().await?;
     let mut late = claim("k")?;
-    late.doubtful = true;
+    late.unconfirmed = true;
     ensure!(!backend.release(&late).await?);
-    ensure!(backend.try_acquire(&late).await.is_err(), "a withdrawn claim was granted");
+    ensure!(backend.try_acquire(&late).await.is_err(), "a cancelled claim was granted");
     ensure!(number(cluster.node(), &["EXISTS", "k"])? == 0);
     let sure = claim("k")?;
     backend.release(&sure).await?;
@@ -231,20 +233,20 @@ async fn a_request_that_comes_after_its_withdrawal_is_refused(cluster: &Cluster)
 
 async fn without_permission_to_subscribe_waiters_poll(cluster: &Cluster) -> Result<()> {
     let user = ["ACL", "SETUSER", "quiet", "on", ">pw", "~*", "+@all", "resetchannels"];
-    tell(cluster.node(), &user)?;
+    execute(cluster.node(), &user)?;
     let url = format!("redis://quiet:pw@{}", cluster.node().address());
-    let (told, telling) = tokio::sync::watch::channel(0);
+    let (reported, reports) = tokio::sync::watch::channel(0);
     let config: tenure::Config = url.parse()?;
     let config = config.observe(move |event| {
-        if let Event::Polling { backend: "redis" } = event {
-            told.send_modify(|times| *times += 1);
+        if let Event::PollingFallback { backend: "redis" } = event {
+            reported.send_modify(|times| *times += 1);
         }
     });
     let (one, two) = (tenure::connect(&url).await?, config.connect().await?);
     ensure!(one.info().wakeup == tenure::backend::Wakeup::Poll, "{:?}", one.info());
     let mut times = Vec::new();
     for _ in 0..3 {
-        let guard = take(&one, "k", LONG).await?;
+        let guard = acquire(&one, "k", LONG).await?;
         let waiter = wait_for(&two, "k", LONG);
         until_waiters(&one.lock("k"), 1).await?;
         let start = Instant::now();
@@ -253,7 +255,7 @@ async fn without_permission_to_subscribe_waiters_poll(cluster: &Cluster) -> Resu
         times.push(start.elapsed());
     }
     were_quick(&times)?;
-    ensure!(*telling.borrow() == 1, "said {} times", *telling.borrow());
+    ensure!(*reports.borrow() == 1, "reported {} times", *reports.borrow());
     let wrong = tenure::connect(&url.replace("quiet:pw", "quiet:no")).await.unwrap_err();
     ensure!(wrong.kind() == ErrorKind::Denied, "{wrong:?}");
     ensure!(!format!("{wrong:?}").contains("quiet:no"), "{wrong:?}");
@@ -264,46 +266,48 @@ async fn a_token_grows_across_flushall(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster, "").await?;
     let mut last = None;
     for _ in 0..5 {
-        let guard = take(&client, "k", LONG).await?;
+        let guard = acquire(&client, "k", LONG).await?;
         ensure!(Some(guard.token()) > last, "{:?} came after {last:?}", guard.token());
         last = Some(guard.token());
-        tell(cluster.node(), &["FLUSHALL"])?;
+        execute(cluster.node(), &["FLUSHALL"])?;
         let error = guard.release().await.unwrap_err();
         ensure!(error.kind() == ErrorKind::Lost, "{error:?}");
     }
     Ok(())
 }
 
-async fn a_clock_that_is_set_costs_neither_tokens_nor_waiters(cluster: &Cluster) -> Result<()> {
+async fn setting_the_clock_neither_lowers_tokens_nor_loses_waiters(
+    cluster: &Cluster,
+) -> Result<()> {
     clock::set(cluster, &cluster.url(), false).await
 }
 
 async fn a_full_server_refuses_grants_and_nothing_else(cluster: &Cluster) -> Result<()> {
     let (one, two) = (connect(cluster, "").await?, connect(cluster, "").await?);
-    let guard = take(&one, "k", SECOND * 2).await?;
+    let guard = acquire(&one, "k", SECOND * 2).await?;
     let waiter = wait_for(&two, "k", LONG);
     until_waiters(&one.lock("k"), 1).await?;
-    tell(cluster.node(), &["CONFIG", "SET", "maxmemory", "1"])?;
+    execute(cluster.node(), &["CONFIG", "SET", "maxmemory", "1"])?;
     let error = one.lock("other").try_acquire().await.unwrap_err();
     ensure!(error.kind() == ErrorKind::Unavailable, "{error:?}");
     ensure!(number(cluster.node(), &["EXISTS", "other", "tenure:s:{other}"])? == 0);
     let lost = tokio::time::timeout(SECOND * 3, guard.lost()).await;
     ensure!(lost.is_err(), "not renewed: {lost:?}");
     guard.release().await?;
-    // Handed over while the server is full: giving back starts by making room.
+    // Handed off while the server is full: a release starts by making room.
     let waiter = soon("the waiter's grant", waiter).await???;
     waiter.release().await?;
-    tell(cluster.node(), &["CONFIG", "SET", "maxmemory", "0"])?;
+    execute(cluster.node(), &["CONFIG", "SET", "maxmemory", "0"])?;
     Ok(())
 }
 
-async fn a_server_that_forgets_loses_the_lock_and_says_so(cluster: &Cluster) -> Result<()> {
+async fn a_holder_learns_that_a_server_forgot_its_lock(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster, "").await?;
-    let guard = take(&client, "k", SECOND * 2).await?;
+    let guard = acquire(&client, "k", SECOND * 2).await?;
     cluster.node().kill()?;
     cluster.node().restart()?;
     soon("the loss", guard.lost()).await?;
-    let next = take(&client, "k", LONG).await?;
+    let next = acquire(&client, "k", LONG).await?;
     ensure!(next.token() > guard.token());
     next.release().await?;
     Ok(())

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tenure::{Config, ErrorKind};
-use tenure_conformance::bench::{SOON, soon, until, until_waiters};
+use tenure_conformance::context::{SOON, soon, until, until_waiters};
 use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 
 use crate::faults::until_subscribed;
-use crate::mute::Mute;
+use crate::lossy_proxy::LossyProxy;
 use crate::traffic::until_quiet;
-use crate::{LONG, SECOND, claim, connect, number, scripts, take, tell, wait_for};
+use crate::{LONG, SECOND, acquire, claim, connect, execute, number, scripts, wait_for};
 
 server_cases! {
     a_request_held_up_on_a_replaced_connection_leaves_no_holder Redis;
@@ -23,30 +23,31 @@ server_cases! {
     a_fixed_lease_won_by_waiting_lasts_its_ttl Redis;
 }
 
-/// Three requests are held up on one connection. Two of them go unanswered, so that the connection
-/// is replaced; the third ends when its connection has been replaced already. Whatever became of
-/// the claims, the late requests must not make holders of them.
+/// Three requests are held up on one connection. Two of them get no response, so that the
+/// connection is replaced; the third ends when its connection has been replaced already. Whatever
+/// became of the claims, the late requests must not make holders of them.
 async fn a_request_held_up_on_a_replaced_connection_leaves_no_holder(
     cluster: &Cluster,
 ) -> Result<()> {
-    let (mute, node) = (Mute::start(cluster.node().port())?, cluster.node());
-    let url = node.url_at(&mute.address()) + "?response=600ms";
+    let (proxy, node) = (LossyProxy::start(cluster.node().port())?, cluster.node());
+    let url = node.url_at(&proxy.address()) + "?response=600ms";
     let client = tenure::connect(&url).await?;
-    take(&client, "warm", LONG).await?.release().await?;
-    let asked = |key: &str| tokio::spawn(client.lock(key).ttl(LONG).try_acquire());
-    mute.stall();
-    let (a, b) = (asked("a"), asked("b"));
+    acquire(&client, "warm", LONG).await?.release().await?;
+    let request = |key: &str| tokio::spawn(client.lock(key).ttl(LONG).try_acquire());
+    proxy.stall();
+    let a = request("a");
+    let b = request("b");
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let c = asked("c");
-    for ask in [a, b, c] {
-        // Either way it ends here: unanswered, or granted by a repetition and released.
-        if let Ok(attempt) = soon("the attempt", ask).await?? {
-            attempt.granted().context("nobody else is there")?.release().await?;
+    let c = request("c");
+    for attempt in [a, b, c] {
+        // Either way it ends here: without a response, or granted by a retry and released.
+        if let Ok(attempt) = soon("the attempt", attempt).await?? {
+            attempt.granted().context("no other client is there")?.release().await?;
         }
     }
     soon("the releases", client.flush()).await??;
     let before = scripts(node)?;
-    mute.go_on();
+    proxy.go_on();
     let late = async || Ok((scripts(node)? >= before + 3).then_some(()));
     until(SOON, "the late requests", late).await?;
     for key in ["a", "b", "c"] {
@@ -59,7 +60,7 @@ async fn a_request_held_up_on_a_replaced_connection_leaves_no_holder(
 async fn a_tombstone_outlasts_the_lease_of_its_claim(cluster: &Cluster) -> Result<()> {
     let backend = cluster.url().parse::<Config>()?.open().await?;
     let mut late = claim("k")?;
-    (late.ttl, late.doubtful) = (SECOND / 5, true);
+    (late.ttl, late.unconfirmed) = (SECOND / 5, true);
     ensure!(!backend.release(&late).await?);
     tokio::time::sleep(late.ttl * 2).await;
     ensure!(backend.try_acquire(&late).await.is_err(), "a cancelled claim was granted");
@@ -73,7 +74,7 @@ async fn an_outage_longer_than_the_lease_leaves_no_holder(cluster: &Cluster) -> 
     let ttl = SECOND * 2;
     let (client, other) = (connect(cluster, "").await?, connect(cluster, "").await?);
     for round in 0..3 {
-        take(&client, "k", ttl).await?.release().await?;
+        acquire(&client, "k", ttl).await?.release().await?;
         cluster.node().pause()?;
         for _ in 0..2 {
             let error = client.lock("k").ttl(ttl).try_acquire().await.unwrap_err();
@@ -125,9 +126,9 @@ async fn a_lock_won_by_a_push_and_lost_leaves_nothing_in_the_client(
 ) -> Result<()> {
     let one = connect(cluster, "").await?;
     let backend = cluster.url().parse::<Config>()?.open().await?;
-    let two = Config::default().over(backend.clone());
+    let two = Config::default().with_backend(backend.clone());
     for _ in 0..5 {
-        let guard = take(&one, "k", LONG).await?;
+        let guard = acquire(&one, "k", LONG).await?;
         let waiter = wait_for(&two, "k", LONG);
         until_waiters(&one.lock("k"), 1).await?;
         until_subscribed(cluster).await?;
@@ -137,18 +138,19 @@ async fn a_lock_won_by_a_push_and_lost_leaves_nothing_in_the_client(
         ensure!(one.lock("k").evict(guard.token()).await?);
         soon("the loss", guard.lost()).await?;
     }
-    let empty = async || Ok(format!("{backend:?}").contains("Post(0 claims)").then_some(()));
-    until(SOON, "an empty post", empty).await.with_context(|| format!("{backend:?}"))
+    let empty_router = "waiting: Wakeups(0 registered), held: Wakeups(0 registered)";
+    let empty = async || Ok(format!("{backend:?}").contains(empty_router).then_some(()));
+    until(SOON, "an empty push router", empty).await.with_context(|| format!("{backend:?}"))
 }
 
 /// Longer than any queue entry.
 async fn a_fixed_lease_won_by_waiting_lasts_its_ttl(cluster: &Cluster) -> Result<()> {
     for options in ["", "layout=plain", "order=barging"] {
         let (one, two) = (connect(cluster, options).await?, connect(cluster, options).await?);
-        let guard = take(&one, "k", LONG).await?;
+        let guard = acquire(&one, "k", LONG).await?;
         let waiter = tokio::spawn(two.lock("k").ttl(LONG).without_renewal().acquire());
         until_waiters(&one.lock("k"), 1).await?;
-        // By a push: whoever has just subscribed looks once more.
+        // By a push: a waiter that has just subscribed rechecks once.
         until_subscribed(cluster).await?;
         until_quiet(cluster.node()).await?;
         guard.release().await?;
@@ -158,7 +160,7 @@ async fn a_fixed_lease_won_by_waiting_lasts_its_ttl(cluster: &Cluster) -> Result
         let kept = number(cluster.node(), &["PTTL", "k"])?;
         ensure!(kept >= i64::try_from(left.as_millis())? - 2_000, "{kept} ms at the server");
         guard.release().await?;
-        tell(cluster.node(), &["DEL", "k"])?;
+        execute(cluster.node(), &["DEL", "k"])?;
     }
     Ok(())
 }

@@ -1,15 +1,15 @@
-//! What lies on the server, byte by byte.
+//! What is stored at the server, byte by byte.
 
 use std::net::TcpStream;
 use std::os::unix::net::UnixListener;
 
 use anyhow::{Context, Result, ensure};
-use tenure::{Client, ErrorKind, Grade};
-use tenure_conformance::bench::{soon, until_waiters};
+use tenure::{Client, ErrorKind, Severity};
+use tenure_conformance::context::{soon, until_waiters};
 use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Flavor};
 
-use crate::{LONG, SECOND, connect, number, take, tell, texts, wait_for};
+use crate::{LONG, SECOND, acquire, connect, execute, number, texts, wait_for};
 
 server_cases! {
     a_held_lock_is_redissons_hash Redis;
@@ -19,15 +19,15 @@ server_cases! {
     what_is_not_a_lock_is_an_error_that_says_so Redis;
     a_database_and_a_password_are_used Redis;
     a_socket_file_leads_to_the_same_locks Redis;
-    an_examination_finds_what_would_bite Redis;
-    an_examination_finds_a_clock_that_is_off Redis |options| options.clock();
-    valkey_serves Redis |options| options.flavor(Flavor::Valkey);
-    redis_8_serves Redis |options| options.flavor(Flavor::Redis8);
+    doctor_finds_what_would_do_harm Redis;
+    doctor_finds_a_clock_that_is_off Redis |options| options.clock();
+    valkey_works Redis |options| options.flavor(Flavor::Valkey);
+    redis_8_works Redis |options| options.flavor(Flavor::Redis8);
 }
 
 async fn a_held_lock_is_redissons_hash(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
-    let guard = take(&client, "orders/42", LONG).await?;
+    let guard = acquire(&client, "orders/42", LONG).await?;
     ensure!(texts(node, &["TYPE", "orders/42"])? == ["hash"]);
     let fields = texts(node, &["HGETALL", "orders/42"])?;
     ensure!(fields.len() == 2 && fields[1] == "1", "{fields:?}");
@@ -45,7 +45,7 @@ async fn a_held_lock_is_redissons_hash(cluster: &Cluster) -> Result<()> {
 
 async fn a_held_lock_is_a_string_in_the_plain_layout(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "layout=plain").await?, cluster.node());
-    let guard = take(&client, "orders/42", LONG).await?;
+    let guard = acquire(&client, "orders/42", LONG).await?;
     ensure!(texts(node, &["TYPE", "orders/42"])? == ["string"]);
     ensure!(texts(node, &["GET", "orders/42"])?[0].len() > 36);
     ensure!(number(node, &["PTTL", "orders/42"])? > 29_000);
@@ -57,7 +57,7 @@ async fn a_held_lock_is_a_string_in_the_plain_layout(cluster: &Cluster) -> Resul
 async fn a_release_leaves_only_the_state_and_that_expires(cluster: &Cluster) -> Result<()> {
     let (one, two) = (connect(cluster, "").await?, connect(cluster, "").await?);
     for name in ["a", "b", "{c}d", "e}f"] {
-        let guard = take(&one, name, SECOND * 5).await?;
+        let guard = acquire(&one, name, SECOND * 5).await?;
         let waiter = wait_for(&two, name, SECOND * 5);
         until_waiters(&one.lock(name), 1).await?;
         guard.release().await?;
@@ -69,7 +69,8 @@ async fn a_release_leaves_only_the_state_and_that_expires(cluster: &Cluster) -> 
     ensure!(keys.len() == 4 && own == 4, "{keys:?}");
     for key in keys {
         let left = number(cluster.node(), &["PTTL", &key])?;
-        ensure!((3_500_000..=3_600_000).contains(&left), "{key}: {left}");
+        // An hour, and up to an eighth more.
+        ensure!((3_500_000..=4_050_000).contains(&left), "{key}: {left}");
     }
     Ok(())
 }
@@ -77,9 +78,10 @@ async fn a_release_leaves_only_the_state_and_that_expires(cluster: &Cluster) -> 
 async fn a_url_says_for_how_long_tokens_are_remembered(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "memory=90s").await?, cluster.node());
     for (key, ttl, most) in [("a", SECOND * 5, 90_000), ("b", SECOND * 60, 120_000)] {
-        take(&client, key, ttl).await?.release().await?;
+        acquire(&client, key, ttl).await?.release().await?;
         let left = number(node, &["PTTL", &format!("tenure:s:{{{key}}}")])?;
-        ensure!((most - 20_000..=most + 10).contains(&left), "{key}: {left}");
+        // Up to an eighth of the memory more, so that not every grant has to set it.
+        ensure!((most - 20_000..=most + 90_000 / 8 + 10).contains(&left), "{key}: {left}");
     }
     let error = connect(cluster, "memory=60000000000000d").await.unwrap_err();
     ensure!(error.to_string().contains("memory"), "{error}");
@@ -90,11 +92,11 @@ async fn what_is_not_a_lock_is_an_error_that_says_so(cluster: &Cluster) -> Resul
     let node = cluster.node();
     let hash = connect(cluster, "").await?;
     let plain = connect(cluster, "layout=plain").await?;
-    tell(node, &["SET", "string", "x", "PX", "60000"])?;
-    tell(node, &["RPUSH", "list", "x"])?;
-    tell(node, &["HSET", "eternal", "x", "1"])?;
-    tell(node, &["HSET", "rwlock", "mode", "read", "x", "1"])?;
-    tell(node, &["PEXPIRE", "rwlock", "60000"])?;
+    execute(node, &["SET", "string", "x", "PX", "60000"])?;
+    execute(node, &["RPUSH", "list", "x"])?;
+    execute(node, &["HSET", "eternal", "x", "1"])?;
+    execute(node, &["HSET", "rwlock", "mode", "read", "x", "1"])?;
+    execute(node, &["PEXPIRE", "rwlock", "60000"])?;
     for (client, key) in [
         (&hash, "string"),
         (&hash, "list"),
@@ -108,7 +110,7 @@ async fn what_is_not_a_lock_is_an_error_that_says_so(cluster: &Cluster) -> Resul
             ensure!(error.to_string().contains(key), "{error}");
         }
     }
-    let guard = take(&hash, "held", LONG).await?;
+    let guard = acquire(&hash, "held", LONG).await?;
     let error = plain.lock("held").try_acquire().await.unwrap_err();
     ensure!(error.kind() == ErrorKind::Invalid && error.to_string().contains("layout"), "{error}");
     ensure!(guard.check().is_ok());
@@ -120,17 +122,17 @@ async fn what_is_not_a_lock_is_an_error_that_says_so(cluster: &Cluster) -> Resul
 async fn a_database_and_a_password_are_used(cluster: &Cluster) -> Result<()> {
     let node = cluster.node();
     let client = tenure::connect(&format!("{}/5", node.url())).await?;
-    let guard = take(&client, "k", LONG).await?;
+    let guard = acquire(&client, "k", LONG).await?;
     let info = texts(node, &["INFO", "keyspace"])?;
     ensure!(info[0].contains("db5:") && !info[0].contains("db0:"), "{info:?}");
     guard.release().await?;
     // As the page of this backend advises.
     let rights = "~app/* ~tenure:*app/* &tenure:* &redisson_lock__channel:* +@all -@dangerous";
     let user = ["ACL", "SETUSER", "app", "on", ">s3cret/"].into_iter().chain(rights.split(' '));
-    tell(node, &user.collect::<Vec<_>>())?;
+    execute(node, &user.collect::<Vec<_>>())?;
     let url = format!("redis://app:s3cret%2F@{}", node.address());
     let client = tenure::connect(&url).await?;
-    take(&client, "app/k", LONG).await?.release().await?;
+    acquire(&client, "app/k", LONG).await?.release().await?;
     let error = client.lock("other").try_acquire().await.unwrap_err();
     ensure!(error.kind() == ErrorKind::Denied, "{error:?}");
     ensure!(!format!("{client:?} {error:?}").contains("s3cret"));
@@ -156,7 +158,7 @@ async fn a_socket_file_leads_to_the_same_locks(cluster: &Cluster) -> Result<()> 
     let url = format!("redis+unix://:{password}@{}?db=3", path.display());
     let (inside, outside) =
         (tenure::connect(&url).await?, tenure::connect(&(cluster.node().url() + "/3")).await?);
-    let guard = take(&inside, "k", LONG).await?;
+    let guard = acquire(&inside, "k", LONG).await?;
     let waiter = wait_for(&outside, "k", LONG);
     until_waiters(&inside.lock("k"), 1).await?;
     guard.release().await?;
@@ -168,58 +170,58 @@ async fn a_socket_file_leads_to_the_same_locks(cluster: &Cluster) -> Result<()> 
     Ok(())
 }
 
-async fn an_examination_finds_a_clock_that_is_off(cluster: &Cluster) -> Result<()> {
+async fn doctor_finds_a_clock_that_is_off(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster, "").await?;
     cluster.node().shift_clock(-60_000)?;
-    let found = client.examine().await?;
+    let found = client.doctor().await?;
     let clock = found.iter().find(|finding| finding.subject == "clock").context("a finding")?;
-    ensure!(clock.grade == Grade::Warning, "{clock:?}");
+    ensure!(clock.severity == Severity::Warning, "{clock:?}");
     Ok(())
 }
 
-async fn an_examination_finds_what_would_bite(cluster: &Cluster) -> Result<()> {
+async fn doctor_finds_what_would_do_harm(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
-    let grades = async |client: &Client| -> Result<Vec<(String, Grade)>> {
-        let found = client.examine().await?;
-        Ok(found.into_iter().map(|finding| (finding.subject, finding.grade)).collect())
+    let severities = async |client: &Client| -> Result<Vec<(String, Severity)>> {
+        let found = client.doctor().await?;
+        Ok(found.into_iter().map(|finding| (finding.subject, finding.severity)).collect())
     };
-    let good = grades(&client).await?;
-    ensure!(good.iter().all(|(_, grade)| *grade == Grade::Good), "{good:?}");
+    let good = severities(&client).await?;
+    ensure!(good.iter().all(|(_, severity)| *severity == Severity::Good), "{good:?}");
     ensure!(good.len() >= 8, "{good:?}");
     for (name, value) in
         [("maxmemory", "1000000000"), ("maxmemory-policy", "allkeys-lru"), ("appendonly", "no")]
     {
-        tell(node, &["CONFIG", "SET", name, value])?;
+        execute(node, &["CONFIG", "SET", name, value])?;
     }
-    tell(node, &["ACL", "SETUSER", "meek", "on", ">pw", "~*", "+@all", "-@scripting", "&*"])?;
+    execute(node, &["ACL", "SETUSER", "meek", "on", ">pw", "~*", "+@all", "-@scripting", "&*"])?;
     // An empty server uses more than this.
-    tell(node, &["CONFIG", "SET", "maxmemory", "500000"])?;
+    execute(node, &["CONFIG", "SET", "maxmemory", "500000"])?;
     let url = format!("redis://meek:pw@{}?replicas=1", node.address());
-    let bad = grades(&tenure::connect(&url).await?).await?;
-    for (subject, grade) in [
-        ("eviction", Grade::Fault),
-        ("memory", Grade::Warning),
-        ("persistence", Grade::Warning),
-        ("scripts", Grade::Fault),
-        ("replicas", Grade::Fault),
+    let bad = severities(&tenure::connect(&url).await?).await?;
+    for (subject, severity) in [
+        ("eviction", Severity::Fault),
+        ("memory", Severity::Warning),
+        ("persistence", Severity::Warning),
+        ("scripts", Severity::Fault),
+        ("replicas", Severity::Fault),
     ] {
-        ensure!(bad.contains(&(subject.into(), grade)), "{subject}: {bad:?}");
+        ensure!(bad.contains(&(subject.into(), severity)), "{subject}: {bad:?}");
     }
     Ok(())
 }
 
-async fn valkey_serves(cluster: &Cluster) -> Result<()> {
-    serves(cluster).await
+async fn valkey_works(cluster: &Cluster) -> Result<()> {
+    works(cluster).await
 }
 
-async fn redis_8_serves(cluster: &Cluster) -> Result<()> {
-    serves(cluster).await
+async fn redis_8_works(cluster: &Cluster) -> Result<()> {
+    works(cluster).await
 }
 
-async fn serves(cluster: &Cluster) -> Result<()> {
+async fn works(cluster: &Cluster) -> Result<()> {
     for options in ["", "layout=plain", "order=barging"] {
         let (one, two) = (connect(cluster, options).await?, connect(cluster, options).await?);
-        let guard = take(&one, "k", LONG).await?;
+        let guard = acquire(&one, "k", LONG).await?;
         let waiter = wait_for(&two, "k", LONG);
         until_waiters(&one.lock("k"), 1).await?;
         let token = guard.token();

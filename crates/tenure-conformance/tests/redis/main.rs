@@ -1,20 +1,20 @@
-//! What only a real Redis can show: faults, the layout on the wire, strangers on the same keys, the
-//! number of commands. Each case has a server of its own, to hurt it.
+//! What only a real Redis can show: faults, the layout at the server, foreign clients on the same
+//! keys, the number of commands. Each case has a server of its own, to damage it.
 //! `cargo test -p tenure-conformance --test redis -- redlock` runs some of them.
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
 mod cluster;
 mod encrypted;
+mod failover;
 mod faults;
+mod foreign_clients;
 mod late;
 mod layout;
-mod many;
-mod mute;
+mod lossy_proxy;
 mod redisson;
 mod redlock;
 mod runtimes;
-mod strangers;
 mod traffic;
 
 use std::time::Duration;
@@ -23,8 +23,12 @@ use anyhow::{Context, Result, bail, ensure};
 use tenure::backend::{Claim, Owner};
 use tenure::{Attempt, Client, Guard, Key};
 use tenure_conformance::trials;
-use tenure_servers::wire::redis::{Value, ask};
+use tenure_servers::wire::redis::{Value, execute as request};
 use tenure_servers::{Cluster, Node};
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// A lease so long that nothing in a case is due to its end.
+pub(crate) const LONG: Duration = Duration::from_secs(30);
 
 fn main() {
     let modules = [
@@ -33,11 +37,11 @@ fn main() {
         faults::CASES,
         late::CASES,
         layout::CASES,
-        many::CASES,
+        failover::CASES,
         redisson::CASES,
         redlock::CASES,
         runtimes::CASES,
-        strangers::CASES,
+        foreign_clients::CASES,
         traffic::CASES,
     ];
     trials::main(4, &modules)
@@ -49,29 +53,29 @@ pub(crate) async fn connect(cluster: &Cluster, options: &str) -> Result<Client> 
 }
 
 /// A command that must succeed.
-pub(crate) fn tell(node: &Node, words: &[&str]) -> Result<Value> {
-    match ask(node.port(), words).with_context(|| words.join(" "))? {
+pub(crate) fn execute(node: &Node, words: &[&str]) -> Result<Value> {
+    match request(node.port(), words).with_context(|| words.join(" "))? {
         Value::Error(error) => bail!("{}: {error}", words.join(" ")),
         value => Ok(value),
     }
 }
 
-/// A number that a command answers.
+/// The number that a command returns.
 pub(crate) fn number(node: &Node, words: &[&str]) -> Result<i64> {
-    match tell(node, words)? {
+    match execute(node, words)? {
         Value::Int(number) => Ok(number),
-        other => bail!("{} answered {other:?}", words.join(" ")),
+        other => bail!("{} returned {other:?}", words.join(" ")),
     }
 }
 
-/// The texts that a command answers.
+/// The texts that a command returns.
 pub(crate) fn texts(node: &Node, words: &[&str]) -> Result<Vec<String>> {
-    match tell(node, words)? {
+    match execute(node, words)? {
         Value::List(values) => {
             Ok(values.iter().map(|v| v.text().unwrap_or_default().to_owned()).collect())
         }
         Value::Text(text) => Ok(vec![text]),
-        other => bail!("{} answered {other:?}", words.join(" ")),
+        other => bail!("{} returned {other:?}", words.join(" ")),
     }
 }
 
@@ -83,8 +87,8 @@ pub(crate) fn scripts(node: &Node) -> Result<u64> {
     Ok(calls.unwrap_or(0))
 }
 
-/// Takes a lock that must be free.
-pub(crate) async fn take(client: &Client, key: &str, ttl: Duration) -> Result<Guard> {
+/// Acquires a lock that must be free.
+pub(crate) async fn acquire(client: &Client, key: &str, ttl: Duration) -> Result<Guard> {
     match client.lock(key).ttl(ttl).try_acquire().await? {
         Attempt::Granted(guard) => Ok(guard),
         Attempt::Busy(busy) => bail!("expected a free lock, but {busy}"),
@@ -100,10 +104,10 @@ pub(crate) fn wait_for(
     tokio::spawn(client.lock(key).ttl(ttl).acquire())
 }
 
-/// Hand-overs that came by themselves, and not with the next look, which is 3.3 s away: judged by
-/// the quickest, since a busy machine makes any one of them slow.
+/// Checks that handoffs came by a message, and not with the next poll, which is 3.3 s away: judged
+/// by the quickest, since a busy machine makes any one of them slow.
 pub(crate) fn were_quick(times: &[Duration]) -> Result<()> {
-    ensure!(times.iter().any(|time| *time < SECOND), "hand-overs took {times:?}");
+    ensure!(times.iter().any(|time| *time < SECOND), "handoffs took {times:?}");
     Ok(())
 }
 
@@ -111,7 +115,3 @@ pub(crate) fn were_quick(times: &[Duration]) -> Result<()> {
 pub(crate) fn claim(key: &str) -> Result<Claim> {
     Ok(Claim::new(Key::new(key)?, Owner::random(), Duration::from_secs(20)))
 }
-
-pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// A lease so long that nothing in a case is due to its end.
-pub(crate) const LONG: Duration = Duration::from_secs(30);

@@ -8,52 +8,56 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use tenure::Attempt;
-use tenure_conformance::bench::{SOON, soon, until, until_waiters};
+use tenure_conformance::context::{SOON, soon, until, until_waiters};
 use tenure_conformance::java::{Peer, STEPS, TOTAL};
 use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Node};
 
-use crate::{LONG, connect, tell, texts, wait_for, were_quick};
+use crate::{LONG, connect, execute, texts, wait_for, were_quick};
 
 server_cases! {
-    redisson_and_we_exclude_and_wake_each_other Redis;
-    one_of_redissons_among_many_of_ours_is_served Redis;
-    redisson_and_we_count_together_and_lose_no_step Redis;
+    redisson_and_tenure_exclude_and_wake_each_other Redis;
+    one_waiter_of_redisson_among_many_of_tenure_gets_the_lock Redis;
+    redisson_and_tenure_count_together_and_lose_no_step Redis;
 }
 
-async fn redisson_and_we_exclude_and_wake_each_other(cluster: &Cluster) -> Result<()> {
+async fn redisson_and_tenure_exclude_and_wake_each_other(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
     let mut java = start(node)?;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let mut tenure_times = Vec::new();
+    let mut redisson_times = Vec::new();
     for _ in 0..5 {
-        java.ask("lock a k", "a locked").await?;
+        java.execute("lock a k", "a locked").await?;
         ensure!(matches!(client.lock("k").try_acquire().await?, Attempt::Busy(_)), "two holders");
         let waiter = wait_for(&client, "k", LONG);
         until_waiters(&client.lock("k"), 1).await?;
         until_listeners(node, 1).await?;
         let start = Instant::now();
-        java.ask("unlock a k", "a unlocked").await?;
-        let guard = soon("our grant", waiter).await???;
-        ours.push(start.elapsed());
+        java.execute("unlock a k", "a unlocked").await?;
+        let guard = soon("tenure's grant", waiter).await???;
+        tenure_times.push(start.elapsed());
 
-        java.ask("try a k", "a busy").await?;
-        java.tell("lock b k")?;
+        java.execute("try a k", "a busy").await?;
+        java.send("lock b k")?;
         until_listeners(node, 1).await?;
         let start = Instant::now();
         guard.release().await?;
-        java.hear("b locked").await?;
-        theirs.push(start.elapsed());
-        java.ask("unlock b k", "b unlocked").await?;
+        java.expect_response("b locked").await?;
+        redisson_times.push(start.elapsed());
+        java.execute("unlock b k", "b unlocked").await?;
     }
-    println!("we are woken by Redisson in {ours:?}, it by us in {theirs:?}");
-    were_quick(&ours)?;
-    // Without a message Redisson would try again at the end of our lease, in 30 s.
-    were_quick(&theirs)?;
+    println!("tenure is woken in {tenure_times:?}, Redisson in {redisson_times:?}");
+    were_quick(&tenure_times)?;
+    // Without a message Redisson would try again at the end of tenure's lease, in 30 s.
+    were_quick(&redisson_times)?;
     Ok(())
 }
 
-/// Eight of ours never let the lock free; Redisson gets it all the same, again and again.
-async fn one_of_redissons_among_many_of_ours_is_served(cluster: &Cluster) -> Result<()> {
+/// Eight waiters of tenure never leave the lock free; Redisson gets it all the same, again and
+/// again.
+async fn one_waiter_of_redisson_among_many_of_tenure_gets_the_lock(
+    cluster: &Cluster,
+) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
     let mut java = start(node)?;
     let mut tasks = tokio::task::JoinSet::new();
@@ -63,17 +67,17 @@ async fn one_of_redissons_among_many_of_ours_is_served(cluster: &Cluster) -> Res
             loop {
                 lock.acquire().await?.release().await?;
             }
-            #[expect(unreachable_code, reason = "says what the task would answer")]
+            #[expect(unreachable_code, reason = "says what the task would return")]
             anyhow::Ok(())
         });
     }
     let mut times = Vec::new();
     for _ in 0..10 {
         let start = Instant::now();
-        java.ask("lock a k", "a locked").await?;
+        java.execute("lock a k", "a locked").await?;
         times.push(start.elapsed());
         ensure!(matches!(client.lock("k").try_acquire().await?, Attempt::Busy(_)), "two holders");
-        java.ask("unlock a k", "a unlocked").await?;
+        java.execute("unlock a k", "a unlocked").await?;
     }
     tasks.abort_all();
     while let Some(ended) = tasks.join_next().await {
@@ -81,15 +85,15 @@ async fn one_of_redissons_among_many_of_ours_is_served(cluster: &Cluster) -> Res
             ended?;
         }
     }
-    println!("Redisson was served after {times:?}");
+    println!("Redisson got the lock after {times:?}");
     Ok(())
 }
 
-/// Three threads of Redisson and three tasks of ours each add to one number, in two steps.
-async fn redisson_and_we_count_together_and_lose_no_step(cluster: &Cluster) -> Result<()> {
+/// Three threads of Redisson and three tasks of tenure each add to one number, in two steps.
+async fn redisson_and_tenure_count_together_and_lose_no_step(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
     let mut java = start(node)?;
-    tell(node, &["SET", "total", "0"])?;
+    execute(node, &["SET", "total", "0"])?;
     let count = || {
         let (lock, url) = (client.lock("k"), node.url());
         async move {
@@ -109,11 +113,11 @@ async fn redisson_and_we_count_together_and_lose_no_step(cluster: &Cluster) -> R
     Ok(())
 }
 
-/// Waits until somebody listens for the lock to become free.
+/// Waits until so many clients are subscribed to the channel that says that the lock is free.
 async fn until_listeners(node: &Node, count: usize) -> Result<()> {
     let channels = ["PUBSUB", "CHANNELS", "redisson_lock__channel:{k}"];
-    let look = async || Ok((texts(node, &channels)?.len() == count).then_some(()));
-    until(SOON, "somebody who listens", look).await
+    let check = async || Ok((texts(node, &channels)?.len() == count).then_some(()));
+    until(SOON, "a subscription", check).await
 }
 
 fn start(node: &Node) -> Result<Peer> {

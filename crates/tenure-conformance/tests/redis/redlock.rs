@@ -4,21 +4,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tenure::{Attempt, Config, ErrorKind};
-use tenure_conformance::bench::{soon, until, until_waiters};
+use tenure_conformance::context::{soon, until, until_waiters};
 use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Durability, Options};
 
-use crate::{LONG, SECOND, claim, connect, number, scripts, take, tell};
+use crate::{LONG, SECOND, acquire, claim, connect, execute, number, scripts};
+
+/// Enough for a busy machine; dead nodes refuse at once.
+const DURABLE: &str = "nodes=durable&response=500ms";
 
 server_cases! {
-    two_dead_nodes_of_five_are_borne Redis5;
-    three_dead_nodes_of_five_are_said_and_recovered_from Redis5;
+    a_lock_survives_two_dead_nodes_of_five Redis5;
+    three_dead_nodes_of_five_are_an_error_until_they_return Redis5;
     a_node_that_forgot_does_not_make_a_second_holder Redis5 volatile;
     without_the_rule_a_node_that_forgot_makes_a_second_holder Redis5 volatile;
     a_clock_that_jumps_on_two_nodes_makes_no_second_holder Redis5 |options| options.clock();
     a_token_grows_when_a_node_with_a_clock_ahead_comes_and_goes Redis5 |options| options.clock();
     a_slow_node_does_not_slow_the_others Redis5;
-    what_a_lost_round_took_is_given_back Redis5;
+    a_lost_round_is_released_on_the_nodes_that_granted_it Redis5;
     a_node_that_lost_the_lock_does_not_make_waiters_poll Redis5;
     an_outage_of_all_nodes_leaves_no_holder Redis5;
 }
@@ -27,12 +30,9 @@ fn volatile(options: Options) -> Options {
     options.durability(Durability::Memory)
 }
 
-/// Enough for a busy machine; dead nodes refuse at once.
-const DURABLE: &str = "nodes=durable&response=500ms";
-
-async fn two_dead_nodes_of_five_are_borne(cluster: &Cluster) -> Result<()> {
+async fn a_lock_survives_two_dead_nodes_of_five(cluster: &Cluster) -> Result<()> {
     let (one, two) = (connect(cluster, DURABLE).await?, connect(cluster, DURABLE).await?);
-    let guard = take(&one, "k", SECOND * 4).await?;
+    let guard = acquire(&one, "k", SECOND * 4).await?;
     cluster.nodes()[0].kill()?;
     cluster.nodes()[3].kill()?;
     let lost = tokio::time::timeout(SECOND * 5, guard.lost()).await;
@@ -46,9 +46,9 @@ async fn two_dead_nodes_of_five_are_borne(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn three_dead_nodes_of_five_are_said_and_recovered_from(cluster: &Cluster) -> Result<()> {
+async fn three_dead_nodes_of_five_are_an_error_until_they_return(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster, DURABLE).await?;
-    let guard = take(&client, "k", SECOND * 20).await?;
+    let guard = acquire(&client, "k", SECOND * 20).await?;
     let token = guard.token();
     for node in &cluster.nodes()[..3] {
         node.kill()?;
@@ -71,7 +71,7 @@ async fn three_dead_nodes_of_five_are_said_and_recovered_from(cluster: &Cluster)
 /// One holds on three nodes; one of those restarts empty, and the two that were away come back:
 /// they are a majority that knows nothing. Is there a second holder while the first has its lease?
 ///
-/// The first speaks to the backend itself: a client would hear of the restart and look at once.
+/// The first uses the backend itself: a client would learn of the restart and recheck at once.
 async fn forgetting_makes_a_second_holder(cluster: &Cluster, options: &str) -> Result<bool> {
     let config: Config = cluster.url_with(options).parse()?;
     let (one, two) = (config.open().await?, config.open().await?);
@@ -79,7 +79,7 @@ async fn forgetting_makes_a_second_holder(cluster: &Cluster, options: &str) -> R
     let (mut first, mut second) = (claim("k")?, claim("k")?);
     (first.ttl, second.ttl) = (lease, lease);
     for node in &cluster.nodes()[3..] {
-        tell(node, &["SET", "k", "a-stranger", "PX", "60000"])?;
+        execute(node, &["SET", "k", "a-foreign-client", "PX", "60000"])?;
     }
     // Nodes that have just been started do not count yet, and not all of them were started in the
     // same second.
@@ -125,7 +125,7 @@ async fn without_the_rule_a_node_that_forgot_makes_a_second_holder(
 
 async fn a_clock_that_jumps_on_two_nodes_makes_no_second_holder(cluster: &Cluster) -> Result<()> {
     let (one, two) = (connect(cluster, DURABLE).await?, connect(cluster, DURABLE).await?);
-    let guard = take(&one, "k", SECOND * 10).await?;
+    let guard = acquire(&one, "k", SECOND * 10).await?;
     for node in &cluster.nodes()[..2] {
         node.shift_clock(3_600_000)?;
         // Expired there, as the server sees it.
@@ -167,18 +167,19 @@ async fn a_slow_node_does_not_slow_the_others(cluster: &Cluster) -> Result<()> {
         times.push(start.elapsed());
         guard.release().await?;
     }
-    // The node's limit, twice: once to ask it, once to give up on undoing or raising. Without it
-    // the client would give up after five seconds. A busy machine makes any one of them slow.
+    // The node's limit, twice: once for the request, once for the cancellation or the raised token.
+    // Without it the client would give up after five seconds. A busy machine makes any one of them
+    // slow.
     ensure!(times.iter().any(|time| *time < SECOND * 4), "{times:?}");
     cluster.nodes()[4].resume()?;
     Ok(())
 }
 
-/// A stranger holds three nodes: the round is lost, and the two that were won are free again.
-async fn what_a_lost_round_took_is_given_back(cluster: &Cluster) -> Result<()> {
+/// A foreign client holds three nodes: the round is lost, and the two that were won are free again.
+async fn a_lost_round_is_released_on_the_nodes_that_granted_it(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster, DURABLE).await?;
     for node in &cluster.nodes()[..3] {
-        tell(node, &["SET", "k", "a-stranger", "NX", "PX", "60000"])?;
+        execute(node, &["SET", "k", "a-foreign-client", "NX", "PX", "60000"])?;
     }
     let Attempt::Busy(_) = client.lock("k").try_acquire().await? else {
         anyhow::bail!("won against a majority");
@@ -198,7 +199,7 @@ async fn what_a_lost_round_took_is_given_back(cluster: &Cluster) -> Result<()> {
 /// Five wait behind one holder. Two nodes lose the lock, which is no majority.
 async fn a_node_that_lost_the_lock_does_not_make_waiters_poll(cluster: &Cluster) -> Result<()> {
     let one = connect(cluster, DURABLE).await?;
-    let guard = take(&one, "k", LONG).await?;
+    let guard = acquire(&one, "k", LONG).await?;
     let clients = [connect(cluster, DURABLE).await?, connect(cluster, DURABLE).await?];
     let mut waiters = tokio::task::JoinSet::new();
     for number in 0..5 {
@@ -214,7 +215,7 @@ async fn a_node_that_lost_the_lock_does_not_make_waiters_poll(cluster: &Cluster)
     for node in &cluster.nodes()[..2] {
         number(node, &["DEL", "k"])?;
     }
-    // They may look a few times until they have seen that nothing changes.
+    // They may recheck a few times until they have seen that nothing changes.
     tokio::time::sleep(SECOND * 3).await;
     let rate = per_second().await?;
     println!("{rate} scripts per second and node for five waiters");
@@ -224,25 +225,25 @@ async fn a_node_that_lost_the_lock_does_not_make_waiters_poll(cluster: &Cluster)
     while let Some(granted) = soon("a waiter's grant", waiters.join_next()).await? {
         granted??.release().await?;
     }
-    println!("five hand-overs took {:?}", start.elapsed());
+    println!("five handoffs took {:?}", start.elapsed());
     Ok(())
 }
 
-/// All nodes hang for longer than the ttl, with requests before them whose callers gave up. Of two
-/// that go unanswered, the connections are replaced: what undoes a round does not follow it.
+/// All nodes hang for longer than the ttl, with requests before them whose callers gave up. After
+/// two without a response, the connections are replaced: what cancels a round does not follow it.
 async fn an_outage_of_all_nodes_leaves_no_holder(cluster: &Cluster) -> Result<()> {
     let (client, other) = (connect(cluster, DURABLE).await?, connect(cluster, DURABLE).await?);
     let ttl = SECOND * 6;
     let keys = ["a", "b", "c"];
     for key in keys {
-        take(&client, key, ttl).await?.release().await?;
+        acquire(&client, key, ttl).await?.release().await?;
     }
     for node in cluster.nodes() {
         node.pause()?;
     }
-    let asking = keys.map(|key| client.lock(key).ttl(ttl).acquire_within(SECOND * 7));
-    for asked in futures_util::future::join_all(asking).await {
-        let error = asked.unwrap_err();
+    let acquiring = keys.map(|key| client.lock(key).ttl(ttl).acquire_within(SECOND * 7));
+    for attempt in futures_util::future::join_all(acquiring).await {
+        let error = attempt.unwrap_err();
         ensure!(error.kind() == ErrorKind::Unavailable, "{error:?}");
     }
     for node in cluster.nodes() {

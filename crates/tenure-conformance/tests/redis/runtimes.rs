@@ -1,18 +1,18 @@
 //! A client is not tied to the runtime that calls it.
 
 use anyhow::{Result, ensure};
-use tenure_conformance::bench::soon;
+use tenure_conformance::context::soon;
 use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{LONG, SECOND, connect, number, take};
+use crate::{LONG, SECOND, acquire, connect, number};
 
 server_cases! {
-    a_lock_outlives_the_runtime_that_took_it Redis;
+    a_lock_outlives_the_runtime_that_acquired_it Redis;
     runtimes_at_the_same_time_share_a_client Redis;
-    a_runtime_without_connections_is_served_too Redis;
-    a_dropped_ask_leaves_nothing_behind Redis;
+    a_runtime_without_io_can_use_a_client Redis;
+    a_dropped_acquire_leaves_nothing_behind Redis;
 }
 
 /// Runs it on another runtime, which then ends.
@@ -23,12 +23,13 @@ async fn elsewhere<T: Send + 'static>(
     tokio::task::spawn_blocking(move || runtime.block_on(work)).await?
 }
 
-async fn a_lock_outlives_the_runtime_that_took_it(cluster: &Cluster) -> Result<()> {
+async fn a_lock_outlives_the_runtime_that_acquired_it(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster, "").await?;
     for _ in 0..3 {
-        let ours = client.clone();
-        let taken = async move { take(&ours, "k", SECOND * 2).await };
-        let guard = elsewhere(Builder::new_current_thread().enable_all().build()?, taken).await?;
+        let client = client.clone();
+        let acquired = async move { acquire(&client, "k", SECOND * 2).await };
+        let guard =
+            elsewhere(Builder::new_current_thread().enable_all().build()?, acquired).await?;
         let lost = tokio::time::timeout(SECOND * 3, guard.lost()).await;
         ensure!(lost.is_err(), "{lost:?}");
         let released = async move { Ok(guard.release().await?) };
@@ -44,7 +45,7 @@ async fn runtimes_at_the_same_time_share_a_client(cluster: &Cluster) -> Result<(
         let client = client.clone();
         let work = async move {
             for _ in 0..50 {
-                take(&client, &format!("k{number}"), LONG).await?.release().await?;
+                acquire(&client, &format!("k{number}"), LONG).await?.release().await?;
             }
             Ok(())
         };
@@ -57,11 +58,11 @@ async fn runtimes_at_the_same_time_share_a_client(cluster: &Cluster) -> Result<(
     Ok(())
 }
 
-async fn a_runtime_without_connections_is_served_too(cluster: &Cluster) -> Result<()> {
+async fn a_runtime_without_io_can_use_a_client(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster, "").await?;
     let work = async move {
         for _ in 0..3 {
-            take(&client, "k", LONG).await?.release().await?;
+            acquire(&client, "k", LONG).await?.release().await?;
         }
         Ok(())
     };
@@ -69,18 +70,18 @@ async fn a_runtime_without_connections_is_served_too(cluster: &Cluster) -> Resul
 }
 
 /// Dropped at every step that it can be dropped at, and some time after.
-async fn a_dropped_ask_leaves_nothing_behind(cluster: &Cluster) -> Result<()> {
+async fn a_dropped_acquire_leaves_nothing_behind(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster, "").await?;
     for polls in 0..40 {
-        let mut ask = Box::pin(client.lock("k").ttl(LONG).acquire());
+        let mut acquire = Box::pin(client.lock("k").ttl(LONG).acquire());
         for _ in 0..polls {
-            if let std::task::Poll::Ready(guard) = futures_util::poll!(&mut ask) {
+            if let std::task::Poll::Ready(guard) = futures_util::poll!(&mut acquire) {
                 drop(guard?);
                 break;
             }
             tokio::task::yield_now().await;
         }
-        drop(ask);
+        drop(acquire);
         soon("flush", client.flush()).await??;
         ensure!(number(cluster.node(), &["EXISTS", "k"])? == 0, "after {polls} polls");
     }

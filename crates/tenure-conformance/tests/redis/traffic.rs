@@ -1,22 +1,22 @@
-//! How much the server is asked to do.
+//! How many commands the server gets.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use tenure::Client;
-use tenure_conformance::bench::{soon, until_waiters};
+use tenure_conformance::context::{soon, until_waiters};
 use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Node};
 
-use crate::{LONG, SECOND, connect, take, tell, texts};
+use crate::{LONG, SECOND, acquire, connect, execute, texts};
 
 server_cases! {
-    taking_and_giving_back_is_two_commands Redis;
-    a_hand_over_is_one_command_and_one_message_however_many_wait Redis;
+    acquire_and_release_are_two_commands Redis;
+    a_handoff_is_one_command_and_one_message_however_many_wait Redis;
     many_locks_are_renewed_in_few_commands Redis;
 }
 
-/// How often each command was called since the last reset, by anybody, also from within scripts.
+/// How often each command was called since the last reset, by any client, also from within scripts.
 fn calls(node: &Node) -> Result<BTreeMap<String, u64>> {
     let text = texts(node, &["INFO", "commandstats"])?.concat();
     let line = |line: &str| {
@@ -30,7 +30,7 @@ fn of(calls: &BTreeMap<String, u64>, name: &str) -> u64 {
     calls.get(name).copied().unwrap_or(0)
 }
 
-/// Commands that a client sent: what scripts call does not count, nor what this test asks.
+/// Commands that a client sent: what scripts call does not count, nor what this test sends.
 fn sent(calls: &BTreeMap<String, u64>) -> u64 {
     ["eval", "evalsha", "subscribe", "unsubscribe", "hello", "ping", "script|load"]
         .iter()
@@ -38,22 +38,22 @@ fn sent(calls: &BTreeMap<String, u64>) -> u64 {
         .sum()
 }
 
-async fn taking_and_giving_back_is_two_commands(cluster: &Cluster) -> Result<()> {
+async fn acquire_and_release_are_two_commands(cluster: &Cluster) -> Result<()> {
     let (client, node) = (connect(cluster, "").await?, cluster.node());
     // The first ones teach the server the scripts.
     client.lock("k").acquire().await?.release().await?;
-    tell(node, &["CONFIG", "RESETSTAT"])?;
+    execute(node, &["CONFIG", "RESETSTAT"])?;
     for _ in 0..100 {
         client.lock("k").acquire().await?.release().await?;
     }
     let calls = calls(node)?;
-    // On a slow machine a lock is held for longer than a moment, and the client begins to listen.
+    // On a slow machine a lock is held for longer than a moment, and the client subscribes.
     let listening = of(&calls, "subscribe") + of(&calls, "unsubscribe");
     ensure!(of(&calls, "evalsha") == 200 && sent(&calls) - listening == 200, "{calls:?}");
     Ok(())
 }
 
-async fn a_hand_over_is_one_command_and_one_message_however_many_wait(
+async fn a_handoff_is_one_command_and_one_message_however_many_wait(
     cluster: &Cluster,
 ) -> Result<()> {
     let clients = [connect(cluster, "").await?, connect(cluster, "").await?];
@@ -61,37 +61,37 @@ async fn a_hand_over_is_one_command_and_one_message_however_many_wait(
     clients[0].lock("k").acquire().await?.release().await?;
     let mut costs = Vec::new();
     for waiters in [1, 10, 100] {
-        let mut calls = hand_over(cluster.node(), &clients, waiters).await?;
+        let mut calls = hand_off(cluster.node(), &clients, waiters).await?;
         for _ in 0..10 {
-            // Whoever waits also looks every few seconds, which on a slow machine may be now.
+            // Waiters also poll every few seconds, which on a slow machine may be now.
             if sent(&calls) == 1 {
                 break;
             }
-            calls = hand_over(cluster.node(), &clients, waiters).await?;
+            calls = hand_off(cluster.node(), &clients, waiters).await?;
         }
         ensure!(sent(&calls) == 1 && of(&calls, "evalsha") == 1, "{waiters}: {calls:?}");
         ensure!(of(&calls, "publish") == 1, "{waiters}: {calls:?}");
         costs.push(calls.iter().filter(|(name, _)| inside(name)).map(|(_, n)| n).sum::<u64>());
     }
     ensure!(costs.iter().all(|cost| *cost == costs[0]), "calls inside the script: {costs:?}");
-    println!("one hand-over: 1 command, 1 message, {} calls inside the script", costs[0]);
+    println!("one handoff: 1 command, 1 message, {} calls inside the script", costs[0]);
     Ok(())
 }
 
-/// What the server is asked to do while the lock goes to the first of so many.
-async fn hand_over(
+/// Which commands the server gets while the lock is handed to the first of so many waiters.
+async fn hand_off(
     node: &Node,
     clients: &[Client; 2],
     waiters: usize,
 ) -> Result<BTreeMap<String, u64>> {
-    let guard = take(&clients[0], "k", LONG).await?;
+    let guard = acquire(&clients[0], "k", LONG).await?;
     let mut waiting = tokio::task::JoinSet::new();
     for number in 0..waiters {
         waiting.spawn(clients[number % 2].lock("k").ttl(LONG).acquire());
     }
     until_waiters(&clients[0].lock("k"), waiters).await?;
     until_quiet(node).await?;
-    tell(node, &["CONFIG", "RESETSTAT"])?;
+    execute(node, &["CONFIG", "RESETSTAT"])?;
     guard.release().await?;
     let mut next = soon("the first waiter's grant", waiting.join_next()).await?;
     let calls = calls(node)?;
@@ -102,9 +102,9 @@ async fn hand_over(
     Ok(calls)
 }
 
-/// Those who have just subscribed look once more: waits until nobody sends anything.
+/// Waits until no client sends anything: waiters that have just subscribed recheck once.
 pub(crate) async fn until_quiet(node: &Node) -> Result<()> {
-    let look = async {
+    let check = async {
         let mut last = 0;
         loop {
             let now = of(&calls(node)?, "evalsha");
@@ -115,7 +115,7 @@ pub(crate) async fn until_quiet(node: &Node) -> Result<()> {
             tokio::time::sleep(SECOND / 10).await;
         }
     };
-    soon("silence", look).await?
+    soon("silence", check).await?
 }
 
 fn inside(name: &str) -> bool {
@@ -128,9 +128,9 @@ async fn many_locks_are_renewed_in_few_commands(cluster: &Cluster) -> Result<()>
     let mut guards = Vec::new();
     for number in 0..300 {
         let name = format!("k{number}");
-        guards.push(take(&client, &name, ttl).await?);
+        guards.push(acquire(&client, &name, ttl).await?);
     }
-    tell(node, &["CONFIG", "RESETSTAT"])?;
+    execute(node, &["CONFIG", "RESETSTAT"])?;
     tokio::time::sleep(ttl * 2).await;
     let calls = calls(node)?;
     let (renewals, locks) = (of(&calls, "evalsha"), of(&calls, "hexists"));

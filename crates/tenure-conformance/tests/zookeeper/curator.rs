@@ -7,16 +7,16 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 use tenure::Attempt;
-use tenure_conformance::bench::{soon, until_waiters};
+use tenure_conformance::context::{soon, until_waiters};
 use tenure_conformance::java::{Peer, STEPS, TOTAL};
 use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 
-use crate::{stranger, take, url};
+use crate::{acquire_free, foreign_client, url};
 
 server_cases! {
-    curator_and_we_queue_in_one_order Zookeeper;
-    curator_and_we_count_together Zookeeper;
+    curator_and_tenure_share_one_queue Zookeeper;
+    curator_and_tenure_count_together Zookeeper;
 }
 
 fn start(cluster: &Cluster) -> Result<Peer> {
@@ -24,40 +24,42 @@ fn start(cluster: &Cluster) -> Result<Peer> {
     Peer::start(&source, Path::new(env!("CARGO_TARGET_TMPDIR")), &cluster.hosts())
 }
 
-/// Ours, theirs, ours: everybody is served in the order of asking.
-async fn curator_and_we_queue_in_one_order(cluster: &Cluster) -> Result<()> {
+/// A claim of tenure, one of Curator, one of tenure: they get the lock in the order of the queue.
+async fn curator_and_tenure_share_one_queue(cluster: &Cluster) -> Result<()> {
     let client = tenure::connect(&url(cluster)).await?;
-    let (lock, mut java) = (client.lock("k"), start(cluster)?);
+    let lock = client.lock("k");
+    let mut java = start(cluster)?;
     for _ in 0..5 {
-        java.ask("lock a /locks/k", "a locked").await?;
+        java.execute("lock a /locks/k", "a locked").await?;
         ensure!(matches!(lock.try_acquire().await?, Attempt::Busy(_)), "two holders");
         let first = tokio::spawn(lock.acquire());
         until_waiters(&lock, 1).await?;
-        java.tell("lock b /locks/k")?;
+        java.send("lock b /locks/k")?;
         until_waiters(&lock, 2).await?;
         let last = tokio::spawn(lock.acquire());
         until_waiters(&lock, 3).await?;
-        java.ask("unlock a /locks/k", "a unlocked").await?;
-        let guard = soon("our turn", first).await???;
-        java.ask("try a /locks/k", "a busy").await?;
+        java.execute("unlock a /locks/k", "a unlocked").await?;
+        let guard = soon("the first waiter's grant", first).await???;
+        java.execute("try a /locks/k", "a busy").await?;
         guard.release().await?;
-        java.hear("b locked").await?;
+        java.expect_response("b locked").await?;
         ensure!(!last.is_finished(), "two holders");
-        java.ask("unlock b /locks/k", "b unlocked").await?;
-        soon("our second turn", last).await???.release().await?;
+        java.execute("unlock b /locks/k", "b unlocked").await?;
+        soon("the last waiter's grant", last).await???.release().await?;
     }
     Ok(())
 }
 
-/// Three threads of Curator and three tasks of ours each add to one number, in two steps.
-async fn curator_and_we_count_together(cluster: &Cluster) -> Result<()> {
+/// Three threads of Curator and three tasks of tenure increment one number by a read and a write.
+async fn curator_and_tenure_count_together(cluster: &Cluster) -> Result<()> {
     let client = tenure::connect(&url(cluster)).await?;
     let mut java = start(cluster)?;
-    ensure!(stranger(cluster)?.create("/total", "0", 0)?.is_ok());
-    take(&client.lock("k")).await?.release().await?;
+    ensure!(foreign_client(cluster)?.create("/total", "0", 0)?.is_ok());
+    acquire_free(&client.lock("k")).await?.release().await?;
     let hosts = cluster.hosts();
     let count = || {
-        let (lock, hosts) = (client.lock("k"), hosts.clone());
+        let lock = client.lock("k");
+        let hosts = hosts.clone();
         async move {
             let zookeeper = zookeeper_client::Client::connect(&hosts).await?;
             for _ in 0..STEPS {

@@ -1,69 +1,72 @@
-//! Requests that fail while the session lives on, servers that are silent or out of the ensemble.
+//! Releases that fail while the session goes on, fixed leases, and conditions for transactions.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tenure::backends::Zookeeper;
 use tenure::{Attempt, Config, ErrorKind, Key};
-use tenure_conformance::bench::{soon, until};
+use tenure_conformance::context::{soon, until};
 use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
 
-use crate::{claim, open, take};
+use crate::{acquire_free, claim, open};
 
 server_cases! {
-    a_failed_release_is_made_good_when_the_network_heals Zookeeper;
-    a_fixed_lease_lasts_its_whole_ttl Zookeeper;
-    a_fixed_lease_that_the_server_cannot_keep_is_refused Zookeeper;
-    a_condition_is_found_for_a_guard_of_a_client_with_a_prefix Zookeeper;
+    failed_release_is_repeated_when_the_network_heals Zookeeper;
+    fixed_lease_lasts_its_whole_ttl Zookeeper;
+    fixed_lease_above_the_servers_maximum_is_refused Zookeeper;
+    condition_is_found_for_a_guard_of_a_client_with_a_prefix Zookeeper;
 }
 
-/// The library gives the silent connection up after two fifths of the session, and with it the
-/// delete; the session itself lives on by the pings that follow.
-async fn a_failed_release_is_made_good_when_the_network_heals(cluster: &Cluster) -> Result<()> {
+/// The client library closes a silent connection after two fifths of the session, and with it the
+/// delete request is lost; the session itself is kept alive by later pings.
+async fn failed_release_is_repeated_when_the_network_heals(cluster: &Cluster) -> Result<()> {
     let ttl = Duration::from_secs(4);
     for layout in ["queue", "ephemeral"] {
-        let link = cluster.node().proxy()?;
+        let proxy = cluster.node().proxy()?;
         let url = |address: &str| format!("zk://{address}/{layout}?session=4s&layout={layout}");
-        let far = open(&url(&link.address())).await?;
+        let far = open(&url(&proxy.address())).await?;
         let near = open(&url(&cluster.node().address())).await?;
         let (mut mine, mut other) = (claim("k")?, claim("k")?);
         (mine.ttl, other.ttl) = (ttl, ttl);
         far.try_acquire(&mine).await?.granted()?;
-        link.cut();
-        ensure!(far.release(&mine).await.is_err(), "{layout}: released over a cut link");
-        // What was held up is lost with its connection.
-        link.reset();
-        link.heal();
+        proxy.cut();
+        ensure!(far.release(&mine).await.is_err(), "{layout}: released over a cut connection");
+        // Requests that were held up are lost with their connection.
+        proxy.reset();
+        proxy.heal();
         let free = async || {
             let attempt = near.try_acquire(&other).await?;
             Ok(matches!(attempt, Attempt::Granted(_)).then_some(()))
         };
         until(ttl * 2, &format!("{layout}: a free key"), free).await?;
         near.release(&other).await?;
-        ensure!(matches!(far.try_acquire(&mine).await?, Attempt::Granted(_)), "{layout}: not ours");
+        ensure!(
+            matches!(far.try_acquire(&mine).await?, Attempt::Granted(_)),
+            "{layout}: not granted"
+        );
         ensure!(far.release(&mine).await?, "{layout}: it was held");
     }
     Ok(())
 }
 
-/// Twice the session of the URL, and the link is silent from the grant on.
-async fn a_fixed_lease_lasts_its_whole_ttl(cluster: &Cluster) -> Result<()> {
+/// The lease is twice the session of the URL, and the connection is cut from the grant on.
+async fn fixed_lease_lasts_its_whole_ttl(cluster: &Cluster) -> Result<()> {
     let ttl = Duration::from_secs(6);
     for layout in ["queue", "ephemeral"] {
-        let link = cluster.node().proxy()?;
+        let proxy = cluster.node().proxy()?;
         let url = |address: &str| format!("zk://{address}/{layout}?session=3s&layout={layout}");
-        let far = open(&url(&link.address())).await?;
+        let far = open(&url(&proxy.address())).await?;
         let near = open(&url(&cluster.node().address())).await?;
         let (mut mine, mut other) = (claim("k")?, claim("k")?);
         (mine.ttl, other.ttl, mine.fixed) = (ttl, ttl, true);
-        // The session for leases of this length is there already.
+        // The session for leases of this length is opened before.
         far.try_acquire(&mine).await?.granted()?;
         ensure!(far.release(&mine).await?, "{layout}: it was held");
         tokio::time::sleep(ttl / 6).await;
         let sent = tokio::time::Instant::now();
         let grant = far.try_acquire(&mine).await?.granted()?;
-        link.cut();
+        proxy.cut();
         ensure!(grant.ttl == ttl, "{layout}: {:?} of {ttl:?}", grant.ttl);
         let free = async || {
             let attempt = near.try_acquire(&other).await?;
@@ -76,7 +79,7 @@ async fn a_fixed_lease_lasts_its_whole_ttl(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn a_fixed_lease_that_the_server_cannot_keep_is_refused(cluster: &Cluster) -> Result<()> {
+async fn fixed_lease_above_the_servers_maximum_is_refused(cluster: &Cluster) -> Result<()> {
     let client = tenure::connect(&format!("{}/locks", cluster.url())).await?;
     let lock = client.lock("k").ttl(Duration::from_secs(120)).without_renewal();
     let error = soon("try_acquire", lock.try_acquire()).await?.unwrap_err();
@@ -85,14 +88,12 @@ async fn a_fixed_lease_that_the_server_cannot_keep_is_refused(cluster: &Cluster)
     Ok(())
 }
 
-async fn a_condition_is_found_for_a_guard_of_a_client_with_a_prefix(
-    cluster: &Cluster,
-) -> Result<()> {
+async fn condition_is_found_for_a_guard_of_a_client_with_a_prefix(cluster: &Cluster) -> Result<()> {
     for layout in ["queue", "ephemeral"] {
         let url = format!("{}/c{layout}?layout={layout}", cluster.url());
         let zookeeper = Zookeeper::open(&url).await?;
-        let client = Config::default().prefix("app/").over(zookeeper.clone());
-        let guard = take(&client.lock("k")).await?;
+        let client = Config::default().prefix("app/").with_backend(zookeeper.clone());
+        let guard = acquire_free(&client.lock("k")).await?;
         let found = zookeeper.condition(guard.key(), guard.token()).await?.context("held")?;
         ensure!(found.path.contains("app%2Fk"), "{found:?}");
         let elsewhere = Zookeeper::open(&url).await?;

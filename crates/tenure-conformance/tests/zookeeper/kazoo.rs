@@ -9,15 +9,32 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use tenure::Attempt;
-use tenure_conformance::bench::{expect_busy, soon, until_waiters};
+use tenure_conformance::context::{expect_busy, soon, until_waiters};
 use tenure_conformance::server_cases;
 use tenure_conformance::trials::Done;
 use tenure_servers::{Cluster, require};
 
-use crate::{take, url};
+use crate::{acquire_free, url};
+
+const PROGRAM: &str = r#"
+import sys
+from kazoo.client import KazooClient
+from kazoo.recipe.lock import Lock
+class CuratorLock(Lock):
+    _NODE_NAME = "-lock-"
+    _EXCLUDE_NAMES = ["-lock-"]
+client = KazooClient(sys.argv[1])
+client.start()
+with CuratorLock(client, "/locks/k"):
+    print("held", flush=True)
+    sys.stdin.read()
+client.stop()
+"#;
+
+const VERSION: &str = "2.10.0";
 
 server_cases! {
-    kazoo_with_curators_names_queues_with_us_in_one_order Zookeeper;
+    kazoo_with_curators_names_shares_one_queue Zookeeper;
 }
 
 /// A kazoo lock with the names of Curator, which holds until its input is closed.
@@ -37,7 +54,7 @@ impl Kazoo {
 
     /// Waits until it holds: then it prints a line.
     async fn held(&mut self) -> Result<()> {
-        let mut output = self.output.take().context("asked for once")?;
+        let mut output = self.output.take().context("called once")?;
         let read = tokio::task::spawn_blocking(move || {
             let mut line = String::new();
             output.read_line(&mut line).map(|_| line)
@@ -47,7 +64,7 @@ impl Kazoo {
         Ok(())
     }
 
-    /// Lets it release, and waits for its end.
+    /// Lets kazoo release, and waits for the end of its process.
     fn end(mut self) -> Result<()> {
         drop(self.child.stdin.take());
         ensure!(self.child.wait()?.success(), "kazoo failed");
@@ -57,14 +74,15 @@ impl Kazoo {
 
 impl Drop for Kazoo {
     fn drop(&mut self) {
-        // One that has ended needs no killing.
+        // Fails if the process has ended already.
         self.child.kill().ok();
         self.child.wait().ok();
     }
 }
 
-/// Ours, theirs, ours: kazoo sees Curator's nodes only with another name for its own.
-async fn kazoo_with_curators_names_queues_with_us_in_one_order(cluster: &Cluster) -> Result<Done> {
+/// A claim of tenure, one of kazoo, one of tenure. kazoo sees Curator's nodes only if its own are
+/// named like them.
+async fn kazoo_with_curators_names_shares_one_queue(cluster: &Cluster) -> Result<Done> {
     let folder = match tokio::task::spawn_blocking(installed).await? {
         Ok(folder) => folder,
         Err(reason) if is_required() => bail!("kazoo cannot be had: {reason}"),
@@ -72,7 +90,7 @@ async fn kazoo_with_curators_names_queues_with_us_in_one_order(cluster: &Cluster
     };
     let client = tenure::connect(&url(cluster)).await?;
     let lock = client.lock("k");
-    let guard = take(&lock).await?;
+    let guard = acquire_free(&lock).await?;
     let mut kazoo = Kazoo::lock(&folder, cluster)?;
     until_waiters(&lock, 1).await?;
     let waiter = tokio::spawn(lock.acquire());
@@ -82,7 +100,7 @@ async fn kazoo_with_curators_names_queues_with_us_in_one_order(cluster: &Cluster
     ensure!(!waiter.is_finished(), "two holders");
     expect_busy(&lock).await?;
     kazoo.end()?;
-    let guard = soon("our turn after kazoo", waiter).await???;
+    let guard = soon("the grant after kazoo", waiter).await???;
     ensure!(matches!(lock.try_acquire().await?, Attempt::Busy(_)), "two holders");
     guard.release().await?;
     Ok(Done::Well)
@@ -117,20 +135,3 @@ fn is_required() -> bool {
     let ci = std::env::var("CI").unwrap_or_default();
     !matches!(ci.as_str(), "" | "0" | "false") || require("kazoo")
 }
-
-const VERSION: &str = "2.10.0";
-
-const PROGRAM: &str = r#"
-import sys
-from kazoo.client import KazooClient
-from kazoo.recipe.lock import Lock
-class CuratorLock(Lock):
-    _NODE_NAME = "-lock-"
-    _EXCLUDE_NAMES = ["-lock-"]
-client = KazooClient(sys.argv[1])
-client.start()
-with CuratorLock(client, "/locks/k"):
-    print("held", flush=True)
-    sys.stdin.read()
-client.stop()
-"#;

@@ -1,5 +1,5 @@
-//! What only a real ZooKeeper can show: sessions that end, answers that get lost, leaders that die,
-//! and other clients on the same nodes. Each case has servers of its own, to hurt them.
+//! Cases that need a real ZooKeeper: sessions that end, lost responses, killed leaders, and foreign
+//! clients on the same nodes. Each case has servers of its own, so that it can stop and kill them.
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
@@ -14,27 +14,36 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::{Attempt, Config, Guard, Key, Lock, LostReason};
-use tenure_conformance::bench::{SOON, soon, until, until_waiters, within};
+use tenure_conformance::context::{SOON, soon, until, until_waiters, within};
 use tenure_conformance::load::{Harm, Load};
 use tenure_conformance::trials::Done;
 use tenure_conformance::{server_cases, trials};
 use tenure_servers::Cluster;
 use tenure_servers::wire::zookeeper::{Session, four_letters};
 
+/// Flags of a create request: an ephemeral node.
+const EPHEMERAL: i32 = 1;
+/// Flags of a create request: an ephemeral and sequential node.
+const EPHEMERAL_SEQUENTIAL: i32 = 3;
+/// The error code for a node that does not exist.
+const NO_NODE: i32 = -101;
+/// How many pings of sessions may come while requests are counted.
+const PINGS: u64 = 8;
+
 fn main() {
     trials::main(2, &[CASES, curator::CASES, faults::CASES, kazoo::CASES, servers::CASES])
 }
 
 server_cases! {
-    a_session_ended_from_outside_is_told_as_the_reason Zookeeper;
-    a_predecessor_that_vanishes_before_the_watch_is_noticed Zookeeper;
-    a_lost_answer_leaves_one_node Zookeeper;
-    nodes_are_those_of_curator Zookeeper;
-    a_stranger_with_the_same_layout_queues_with_us Zookeeper;
-    a_node_made_by_hand_excludes_us Zookeeper;
-    a_hand_over_costs_the_same_with_many_waiters Zookeeper;
-    a_cut_off_holder_knows_before_the_next_one_has_it Zookeeper;
-    a_follower_without_a_leader_does_not_extend_a_lease Zookeeper3;
+    session_ended_from_outside_is_reported_as_the_reason Zookeeper;
+    predecessor_deleted_before_the_watch_is_noticed Zookeeper;
+    acquire_after_a_lost_response_leaves_one_node Zookeeper;
+    nodes_have_the_names_of_curator Zookeeper;
+    foreign_client_with_the_same_layout_shares_the_queue Zookeeper;
+    node_created_by_hand_excludes_tenure Zookeeper;
+    handoff_costs_the_same_with_many_waiters Zookeeper;
+    cut_off_holder_notices_the_loss_before_the_next_grant Zookeeper;
+    follower_without_a_leader_does_not_extend_a_lease Zookeeper3;
     exclusion_survives_a_killed_leader_under_load Zookeeper3;
 }
 
@@ -50,12 +59,13 @@ fn claim(key: &str) -> Result<Claim> {
     Ok(Claim::new(Key::new(key)?, Owner::random(), Duration::from_secs(20)))
 }
 
-/// Takes a lock that is free. A server that was just started may be slow to answer.
-async fn take(lock: &Lock) -> Result<Guard> {
+/// Acquires a lock that is free. A server that was just started may be slow to respond.
+async fn acquire_free(lock: &Lock) -> Result<Guard> {
     Ok(soon("a free lock", lock.acquire()).await??)
 }
 
-fn stranger(cluster: &Cluster) -> Result<Session> {
+/// A session of a foreign client.
+fn foreign_client(cluster: &Cluster) -> Result<Session> {
     Ok(Session::open(cluster.node().port(), Duration::from_secs(20))?)
 }
 
@@ -70,20 +80,20 @@ fn children(session: &mut Session, path: &str) -> Result<Vec<String>> {
     }
 }
 
-async fn a_session_ended_from_outside_is_told_as_the_reason(cluster: &Cluster) -> Result<Done> {
+async fn session_ended_from_outside_is_reported_as_the_reason(cluster: &Cluster) -> Result<Done> {
     let client = tenure::connect(&url(cluster)).await?;
     let other = tenure::connect(&url(cluster)).await?;
-    let guard = take(&client.lock("k")).await?;
+    let guard = acquire_free(&client.lock("k")).await?;
     let waiter = tokio::spawn(other.lock("k").acquire());
     until_waiters(&client.lock("k"), 1).await?;
 
-    let mut outside = stranger(cluster)?;
+    let mut outside = foreign_client(cluster)?;
     let holder = children(&mut outside, "/locks/k")?;
     let holder = holder.iter().min_by_key(|name| name.rsplit('-').next().map(str::to_owned));
     let node = format!("/locks/k/{}", holder.context("the holder has a node")?);
     let id = outside.owner(&node)?.unwrap();
     let ending = async {
-        // The client may come back before the session is closed. Then once more.
+        // The client may reconnect before the session is closed: then repeat it.
         while !Session::end(cluster.node().port(), id)
             .is_err_and(|error| error.to_string().contains("the session is over"))
         {
@@ -98,14 +108,12 @@ async fn a_session_ended_from_outside_is_told_as_the_reason(cluster: &Cluster) -
     ensure!(next.token() > guard.token());
     ensure!(guard.release().await.is_err(), "the release of a lost lock succeeded");
     next.release().await?;
-    // The next ask opens a session of its own.
+    // The next acquire opens another session.
     soon("a new session", client.lock("k").acquire()).await??.release().await?;
     Ok(Done::Well)
 }
 
-async fn a_predecessor_that_vanishes_before_the_watch_is_noticed(
-    cluster: &Cluster,
-) -> Result<Done> {
+async fn predecessor_deleted_before_the_watch_is_noticed(cluster: &Cluster) -> Result<Done> {
     for layout in ["", "&layout=ephemeral"] {
         let url = format!("{}{layout}", url(cluster));
         let (one, two) = (open(&url).await?, open(&url).await?);
@@ -117,27 +125,27 @@ async fn a_predecessor_that_vanishes_before_the_watch_is_noticed(
         soon("the hint", two.until_free(&waiter)).await?;
         two.try_acquire(&waiter).await?.granted()?;
         ensure!(two.release(&waiter).await?);
-        // The container of one layout is in the way of the other.
-        stranger(cluster)?.delete("/locks/vanishes")?.ok();
+        // The container of one layout would block the other.
+        foreign_client(cluster)?.delete("/locks/vanishes")?.ok();
     }
     Ok(Done::Well)
 }
 
-/// Whatever answer gets lost, the repeated ask finds what the first one did.
-async fn a_lost_answer_leaves_one_node(cluster: &Cluster) -> Result<Done> {
-    let link = cluster.node().proxy()?;
-    let mut outside = stranger(cluster)?;
+/// The response to a create is lost: the repeated request finds the node of the first one.
+async fn acquire_after_a_lost_response_leaves_one_node(cluster: &Cluster) -> Result<Done> {
+    let proxy = cluster.node().proxy()?;
+    let mut outside = foreign_client(cluster)?;
     for layout in ["", "&layout=ephemeral"] {
-        let url = format!("zk://{}/lost{}?session=5s{layout}", link.address(), layout.len());
+        let url = format!("zk://{}/lost{}?session=5s{layout}", proxy.address(), layout.len());
         let backend = open(&url).await?;
         for round in 0..8 {
             let key = format!("k{round}");
             let mut mine = claim(&key)?;
-            // The key has its container, so that the next answer is the one about our node.
+            // The key has its container already, so that the next response is that of the create.
             let first = claim(&key)?;
             backend.try_acquire(&first).await?.granted()?;
             backend.release(&first).await?;
-            link.swallow_answer(1);
+            proxy.drop_response(1);
             let grant = loop {
                 match backend.try_acquire(&mine).await {
                     Ok(attempt) => break attempt.granted()?,
@@ -145,7 +153,7 @@ async fn a_lost_answer_leaves_one_node(cluster: &Cluster) -> Result<Done> {
                         ensure!(error.kind() == tenure::ErrorKind::Unavailable, "{error}")
                     }
                 }
-                mine.doubtful = true;
+                mine.unconfirmed = true;
             };
             let folder = format!("/lost{}/{key}", layout.len());
             let beside = if layout.is_empty() { folder.clone() } else { format!("{folder}%") };
@@ -159,10 +167,10 @@ async fn a_lost_answer_leaves_one_node(cluster: &Cluster) -> Result<Done> {
     Ok(Done::Well)
 }
 
-async fn nodes_are_those_of_curator(cluster: &Cluster) -> Result<Done> {
+async fn nodes_have_the_names_of_curator(cluster: &Cluster) -> Result<Done> {
     let client = tenure::connect(&url(cluster)).await?;
-    let guard = take(&client.lock("orders/42").note("v1")).await?;
-    let mut outside = stranger(cluster)?;
+    let guard = acquire_free(&client.lock("orders/42").note("v1")).await?;
+    let mut outside = foreign_client(cluster)?;
     let names = children(&mut outside, "/locks/orders%2F42")?;
     let [name] = &names[..] else { anyhow::bail!("{names:?}") };
     let (protection, sequence) = name.split_at(40);
@@ -175,51 +183,52 @@ async fn nodes_are_those_of_curator(cluster: &Cluster) -> Result<Done> {
     Ok(Done::Well)
 }
 
-/// Nodes as Curator, Go's zk and kazoo's Curator mode make them, in one queue with ours.
-async fn a_stranger_with_the_same_layout_queues_with_us(cluster: &Cluster) -> Result<Done> {
+/// Nodes as Curator, Go's zk and kazoo with Curator's names create them, in one queue with those of
+/// tenure.
+async fn foreign_client_with_the_same_layout_shares_the_queue(cluster: &Cluster) -> Result<Done> {
     let client = tenure::connect(&url(cluster)).await?;
     let lock = client.lock("k");
-    let guard = take(&lock).await?;
-    let mut curator = stranger(cluster)?;
+    let guard = acquire_free(&lock).await?;
+    let mut curator = foreign_client(cluster)?;
     let name = "/locks/k/_c_0f0e0d0c-0b0a-4908-8706-050403020100-lock-";
-    let theirs = curator.create(name, "10.0.0.7", QUEUED)?.unwrap();
+    let theirs = curator.create(name, "10.0.0.7", EPHEMERAL_SEQUENTIAL)?.unwrap();
     let waiter = tokio::spawn(lock.acquire());
     until_waiters(&lock, 2).await?;
-    let holding = lock.holding().await?.context("it is held")?;
+    let holding = lock.status().await?.context("it is held")?;
     ensure!(holding.waiters[0].host == "10.0.0.7", "{holding:?}");
     let first = guard.token();
     guard.release().await?;
-    // The stranger is first now: its address is known, and we go on waiting.
+    // The foreign client is first now: its address is shown, and the waiter goes on waiting.
     until_waiters(&lock, 1).await?;
-    let holder = lock.holding().await?.context("the stranger holds")?.holder;
+    let holder = lock.status().await?.context("the foreign client holds")?.holder;
     ensure!(holder.host == "10.0.0.7" && holder.token > Some(first), "{holder:?}");
     ensure!(!waiter.is_finished(), "two holders");
     curator.delete(&theirs)?.unwrap();
-    let guard = soon("our turn", waiter).await???;
+    let guard = soon("the waiter's grant", waiter).await???;
     ensure!(Some(guard.token()) > holder.token);
     guard.release().await?;
     Ok(Done::Well)
 }
 
-async fn a_node_made_by_hand_excludes_us(cluster: &Cluster) -> Result<Done> {
+async fn node_created_by_hand_excludes_tenure(cluster: &Cluster) -> Result<Done> {
     let client = tenure::connect(&format!("{}&layout=ephemeral", url(cluster))).await?;
-    take(&client.lock("k")).await?.release().await?;
-    let mut hand = stranger(cluster)?;
+    acquire_free(&client.lock("k")).await?.release().await?;
+    let mut hand = foreign_client(cluster)?;
     hand.create("/locks/k", "by hand", EPHEMERAL)?.unwrap();
     let waiter = tokio::spawn(client.lock("k").acquire());
     until_waiters(&client.lock("k"), 1).await?;
     ensure!(!waiter.is_finished(), "two holders");
     hand.close()?;
-    let guard = soon("our turn", waiter).await???;
-    let mut hand = stranger(cluster)?;
+    let guard = soon("the waiter's grant", waiter).await???;
+    let mut hand = foreign_client(cluster)?;
     ensure!(hand.create("/locks/k", "by hand", EPHEMERAL)?.is_err(), "two holders");
     guard.release().await?;
     Ok(Done::Well)
 }
 
-/// The release, and a proof and a look of the next one: three requests in two trips, whatever the
-/// length of the queue.
-async fn a_hand_over_costs_the_same_with_many_waiters(cluster: &Cluster) -> Result<Done> {
+/// For each waiter a proof and a list, which are sent together, and a release: three requests in
+/// two round trips, whatever the length of the queue.
+async fn handoff_costs_the_same_with_many_waiters(cluster: &Cluster) -> Result<Done> {
     let url = format!("{}/locks?session=20s", cluster.url());
     let (holder, waiters) = (open(&url).await?, open(&url).await?);
     for count in [1, 10, 100] {
@@ -242,19 +251,16 @@ async fn a_hand_over_costs_the_same_with_many_waiters(cluster: &Cluster) -> Resu
         until(SOON, "the watches", watched).await?;
         let before = counter(cluster, "zk_packets_received")?;
         holder.release(&first).await?;
-        while let Some(done) = soon("a hand-over", tasks.join_next()).await? {
+        while let Some(done) = soon("a handoff", tasks.join_next()).await? {
             ensure!(done??, "a waiter did not hold");
         }
         let requests = counter(cluster, "zk_packets_received")? - before;
-        // With the first release, which no waiter made.
+        // One more for the first release, which no waiter sent.
         println!("{count} waiters: {requests} requests");
         ensure!(requests <= 3 * count + 1 + PINGS, "{requests} requests for {count} waiters");
     }
     Ok(Done::Well)
 }
-
-/// Sessions say that they live while we count.
-const PINGS: u64 = 8;
 
 fn counter(cluster: &Cluster, name: &str) -> Result<u64> {
     let text = four_letters(cluster.node().port(), "mntr")?;
@@ -262,30 +268,31 @@ fn counter(cluster: &Cluster, name: &str) -> Result<u64> {
     Ok(line.context("a counter")?.trim().parse()?)
 }
 
-async fn a_cut_off_holder_knows_before_the_next_one_has_it(cluster: &Cluster) -> Result<Done> {
-    let link = cluster.node().proxy()?;
+async fn cut_off_holder_notices_the_loss_before_the_next_grant(cluster: &Cluster) -> Result<Done> {
+    let proxy = cluster.node().proxy()?;
     let near = tenure::connect(&url(cluster)).await?;
-    let far = tenure::connect(&format!("zk://{}/locks?session=3s", link.address())).await?;
-    let guard = take(&far.lock("k")).await?;
+    let far = tenure::connect(&format!("zk://{}/locks?session=3s", proxy.address())).await?;
+    let guard = acquire_free(&far.lock("k")).await?;
     let waiter = tokio::spawn(near.lock("k").acquire());
     until_waiters(&near.lock("k"), 1).await?;
-    link.cut();
+    proxy.cut();
     let lost = soon("the loss", guard.lost()).await?;
     ensure!(lost.reason() == LostReason::Expired, "{lost}");
-    ensure!(!waiter.is_finished(), "the server gave the lock away before its holder knew");
+    ensure!(!waiter.is_finished(), "the lock was granted before its holder noticed the loss");
     soon("the next grant", waiter).await???.release().await?;
-    link.heal();
-    soon("the way back", far.lock("k").acquire()).await??.release().await?;
+    proxy.heal();
+    soon("an acquire after the network healed", far.lock("k").acquire()).await??.release().await?;
     Ok(Done::Well)
 }
 
-/// It still answers reads, and keeps the connection alive. The majority may have ended our session.
-async fn a_follower_without_a_leader_does_not_extend_a_lease(cluster: &Cluster) -> Result<Done> {
+/// The follower still responds to reads, and keeps the connection alive. The majority may have
+/// ended the session.
+async fn follower_without_a_leader_does_not_extend_a_lease(cluster: &Cluster) -> Result<Done> {
     let leader = cluster.wait_leader(|_| true)?;
     let follower = cluster.nodes().iter().find(|node| node.name() != leader.name());
     let follower = follower.context("three nodes")?;
     let client = tenure::connect(&format!("{}/locks?session=3s", follower.url())).await?;
-    let guard = take(&client.lock("k")).await?;
+    let guard = acquire_free(&client.lock("k")).await?;
     let others = || cluster.nodes().iter().filter(|node| node.name() != follower.name());
     others().try_for_each(tenure_servers::Node::pause)?;
     // The follower itself notices after five seconds.
@@ -313,8 +320,3 @@ async fn exclusion_survives_a_killed_leader_under_load(cluster: &Cluster) -> Res
     load.finish().await?;
     Ok(Done::Well)
 }
-
-const EPHEMERAL: i32 = 1;
-/// Ephemeral and sequential.
-const QUEUED: i32 = 3;
-const NO_NODE: i32 = -101;

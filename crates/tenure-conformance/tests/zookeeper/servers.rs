@@ -1,34 +1,34 @@
-//! Servers that a client has to leave: stopped, or out of their ensemble.
+//! Servers that a session has to leave: stopped, or cut off from their ensemble.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use tenure::{Attempt, Client, ErrorKind};
-use tenure_conformance::bench::{soon, until, within};
+use tenure_conformance::context::{soon, until, within};
 use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Node, Proxy};
 
-use crate::{claim, open, take};
+use crate::{acquire_free, claim, open};
 
 server_cases! {
-    a_stopped_server_is_left_within_the_lease Zookeeper3;
-    a_server_out_of_its_ensemble_is_left_within_the_lease Zookeeper3;
-    a_dropped_backend_ends_its_session Zookeeper3;
-    a_server_that_is_not_there_is_named_at_once Zookeeper;
+    session_leaves_a_stopped_server_within_the_lease Zookeeper3;
+    session_leaves_a_server_cut_off_from_its_ensemble Zookeeper3;
+    dropped_backend_ends_its_session Zookeeper3;
+    unreachable_server_is_named_at_once Zookeeper;
 }
 
-/// A client whose session is at this server, of a URL that names them all. It goes on if the
-/// proxies do.
+/// A client whose session is at this server, with a URL that names all servers. The proxies have to
+/// be kept for as long as the client is used.
 async fn attached(cluster: &Cluster, wanted: &Node) -> Result<(Client, Vec<Proxy>)> {
     for _ in 0..50 {
-        let ways = cluster.nodes().iter().map(Node::proxy).collect::<Result<Vec<_>, _>>()?;
-        let hosts: Vec<_> = ways.iter().map(Proxy::address).collect();
+        let proxies = cluster.nodes().iter().map(Node::proxy).collect::<Result<Vec<_>, _>>()?;
+        let hosts: Vec<_> = proxies.iter().map(Proxy::address).collect();
         let client = tenure::connect(&format!("zk://{}/locks?session=6s", hosts.join(","))).await?;
-        take(&client.lock("warm")).await?.release().await?;
+        acquire_free(&client.lock("warm")).await?.release().await?;
         let used =
-            |(node, way): (&Node, &Proxy)| way.requests() == 0 || node.name() == wanted.name();
-        if cluster.nodes().iter().zip(&ways).all(used) {
-            return Ok((client, ways));
+            |(node, proxy): (&Node, &Proxy)| proxy.requests() == 0 || node.name() == wanted.name();
+        if cluster.nodes().iter().zip(&proxies).all(used) {
+            return Ok((client, proxies));
         }
     }
     bail!("the library never chose the server that was wanted")
@@ -41,7 +41,7 @@ fn follower(cluster: &Cluster) -> Result<&Node> {
 }
 
 async fn holds_through(client: &Client, fault: impl FnOnce() -> Result<()>) -> Result<()> {
-    let guard = take(&client.lock("k")).await?;
+    let guard = acquire_free(&client.lock("k")).await?;
     fault()?;
     let lost = tokio::time::timeout(Duration::from_secs(12), guard.lost()).await;
     ensure!(lost.is_err(), "lost although two other servers serve: {lost:?}");
@@ -50,21 +50,22 @@ async fn holds_through(client: &Client, fault: impl FnOnce() -> Result<()>) -> R
     Ok(())
 }
 
-async fn a_stopped_server_is_left_within_the_lease(cluster: &Cluster) -> Result<()> {
+async fn session_leaves_a_stopped_server_within_the_lease(cluster: &Cluster) -> Result<()> {
     let follower = follower(cluster)?;
-    let (client, _ways) = attached(cluster, follower).await?;
+    let (client, _proxies) = attached(cluster, follower).await?;
     let held = holds_through(&client, || Ok(follower.pause()?)).await;
     follower.resume()?;
     held
 }
 
-/// It answers the library's pings for five seconds more, and the lease is four.
-async fn a_server_out_of_its_ensemble_is_left_within_the_lease(cluster: &Cluster) -> Result<()> {
+/// The server responds to the pings of the client library for five more seconds, and the lease is
+/// four.
+async fn session_leaves_a_server_cut_off_from_its_ensemble(cluster: &Cluster) -> Result<()> {
     let follower = follower(cluster)?;
-    let ways_out = tokio::task::block_in_place(|| through_proxies(cluster, follower))?;
-    let (client, _ways) = attached(cluster, follower).await?;
+    let ensemble_proxies = tokio::task::block_in_place(|| through_proxies(cluster, follower))?;
+    let (client, _proxies) = attached(cluster, follower).await?;
     holds_through(&client, || {
-        ways_out.iter().for_each(Proxy::cut);
+        ensemble_proxies.iter().for_each(Proxy::cut);
         Ok(())
     })
     .await
@@ -74,7 +75,9 @@ async fn a_server_out_of_its_ensemble_is_left_within_the_lease(cluster: &Cluster
 /// its leader over a connection that it opens itself.
 fn through_proxies(cluster: &Cluster, node: &Node) -> Result<Vec<Proxy>> {
     node.kill()?;
-    let (file, mut proxies, mut lines) = (node.dir().join("zoo.cfg"), Vec::new(), Vec::new());
+    let file = node.dir().join("zoo.cfg");
+    let mut proxies = Vec::new();
+    let mut lines = Vec::new();
     let own = format!("server.{}=", node.name().trim_start_matches('n'));
     for line in std::fs::read_to_string(&file)?.lines() {
         let mut line = line.to_owned();
@@ -93,7 +96,7 @@ fn through_proxies(cluster: &Cluster, node: &Node) -> Result<Vec<Proxy>> {
     Ok(proxies)
 }
 
-async fn a_dropped_backend_ends_its_session(cluster: &Cluster) -> Result<()> {
+async fn dropped_backend_ends_its_session(cluster: &Cluster) -> Result<()> {
     let url = format!("{}/locks?session=30s", cluster.url());
     let (near, far) = (open(&url).await?, open(&url).await?);
     let (mine, other) = (claim("k")?, claim("k")?);
@@ -106,7 +109,7 @@ async fn a_dropped_backend_ends_its_session(cluster: &Cluster) -> Result<()> {
     .await
 }
 
-async fn a_server_that_is_not_there_is_named_at_once(cluster: &Cluster) -> Result<()> {
+async fn unreachable_server_is_named_at_once(cluster: &Cluster) -> Result<()> {
     let address = cluster.node().address();
     cluster.node().kill()?;
     let connect = tenure::connect(&format!("zk://{address}/locks"));

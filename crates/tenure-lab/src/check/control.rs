@@ -1,5 +1,5 @@
-//! Whether the run could show anything: a run in which even the register without a fence stayed
-//! whole proves nothing about fences.
+//! Whether the run was able to show a fault: a run in which even the register without a fence lost
+//! no update proves nothing about fences.
 
 use serde::Serialize;
 
@@ -11,11 +11,11 @@ use super::resource::Resource;
 pub struct Control {
     /// Whether clients wrote to the register without a fence.
     pub written: bool,
-    /// Whether harm was seen: a lost update there or, where nobody wrote, a certain overlap.
+    /// Whether there was harm: a lost update there or, where no client wrote, a certain overlap.
     pub harmed: bool,
 }
 
-/// Looks at the register without a fence.
+/// Checks the register without a fence.
 pub fn check(overlap: &Overlaps, resource: &Resource) -> Control {
     let written = resource.plain.accepted > 0;
     let overlapped = overlap.certain.count > 0;

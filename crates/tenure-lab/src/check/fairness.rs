@@ -1,21 +1,22 @@
-//! Who had to wait how long, and how often a later client was served first.
+//! How long clients waited, and how often a later client was granted first.
 
 use serde::Serialize;
 
-use super::holds::{Hold, Holds};
+use super::hold::{Hold, Holds};
 
-/// How the lock was shared.
+/// How fairly the lock was shared.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Fairness {
     /// How many clients were granted at least once.
     pub clients: u64,
-    /// The most grants to others who had asked later, while one client waited.
+    /// The most grants to clients that requested the lock later, while one client waited.
     pub bypass: u64,
-    /// Jain's index over the grants per client: 1 is perfectly even, 1/n is one client for all.
+    /// Jain's index over the grants per client: 1 if all have the same number, 1/n if one client
+    /// has all.
     pub jain: Option<f64>,
-    /// How long granted clients waited.
+    /// How long clients waited for their grants.
     pub waits: Waits,
-    /// Grants that had to wait a hundred times longer than the median hold.
+    /// Grants that were waited for more than a hundred times the median hold.
     pub starved: u64,
 }
 
@@ -26,11 +27,11 @@ pub struct Waits {
     pub p50: u64,
     /// 99 of 100 grants waited no longer.
     pub p99: u64,
-    /// The longest.
+    /// The longest wait.
     pub max: u64,
 }
 
-/// Counts.
+/// Measures waits and fairness.
 pub fn check(holds: &Holds<'_>) -> Fairness {
     let mut fairness = Fairness::default();
     let mut waits: Vec<u64> = holds.granted().map(wait).collect();
@@ -42,7 +43,7 @@ pub fn check(holds: &Holds<'_>) -> Fairness {
     };
     let mut lengths: Vec<u64> = holds
         .granted()
-        // A clock that jumped can put a deadline before its grant: that is no hold at all.
+        // A clock that jumped can put a deadline before its grant: such a hold has no length.
         .filter_map(|hold| Some(hold.certain_end()?.min(holds.end).saturating_sub(hold.granted?)))
         .collect();
     lengths.sort_unstable();
@@ -59,7 +60,7 @@ pub fn check(holds: &Holds<'_>) -> Fairness {
 }
 
 fn wait(hold: &Hold<'_>) -> u64 {
-    hold.granted.unwrap_or(hold.asked).saturating_sub(hold.asked)
+    hold.granted.unwrap_or(hold.requested).saturating_sub(hold.requested)
 }
 
 fn percentile(sorted: &[u64], percent: usize) -> u64 {
@@ -81,9 +82,9 @@ fn jain(shares: &[u64]) -> Option<f64> {
     (squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
 }
 
-/// The most grants that went past one waiter. In the order of grants, those that went past a
-/// grant are the earlier ones that were asked for later: an inversion count, which a tree of sums
-/// over the order of asking answers in logarithmic time.
+/// The most grants that passed one waiter by: grants that came earlier although they were requested
+/// later. That is a count of inversions between the order of requests and the order of grants. A
+/// Fenwick tree over the order of requests gives each count in logarithmic time.
 fn bypass(holds: &[&Hold<'_>]) -> u64 {
     let mut order: Vec<usize> =
         (0..holds.len()).filter(|&at| holds[at].granted.is_some()).collect();

@@ -1,29 +1,38 @@
-//! What a history says about its lock: one file per question, and the report that holds all
-//! answers.
+//! The checkers: what a history says about its lock. One file per question, and a report with all
+//! results.
 //!
 //! No checker guesses: an overlap is only called *certain* when both clients were inside their own
-//! deadlines, and an answer that never came proves nothing.
+//! deadlines, and a response that never came proves nothing.
+//!
+//! - [`hold`]: the attempts, with the events of each.
+//! - [`overlap`]: did two clients hold at the same time?
+//! - [`token`]: do tokens grow with the grants?
+//! - [`resource`]: did the registers lose updates?
+//! - [`liveness`]: how long was the lock not usable?
+//! - [`fairness`]: how long did clients wait, and who was passed by?
+//! - [`linearizability`]: does some order of steps explain the history?
+//! - [`control`]: was the run able to show a fault?
 
 pub mod control;
 pub mod fairness;
-pub mod holds;
-pub mod linear;
+pub mod hold;
+pub mod linearizability;
 pub mod liveness;
 pub mod overlap;
 pub mod resource;
 pub mod token;
 
 #[cfg(test)]
-mod property;
+mod random_tests;
 #[cfg(test)]
 mod tests;
 
 use serde::Serialize;
 
-use self::holds::Holds;
-use crate::history::{History, What};
+use self::hold::Holds;
+use crate::history::{EventKind, History};
 
-/// Everything that the checkers found in one history. Times are nanoseconds of the run's clock.
+/// Everything that the checkers found in one history. Times are in nanoseconds of the run's clock.
 ///
 /// # Examples
 ///
@@ -46,42 +55,42 @@ use crate::history::{History, What};
 pub struct Report {
     /// How long the run took, from its start to its last event.
     pub span: u64,
-    /// How often the lock was asked for.
+    /// Number of attempts to acquire the lock.
     pub asked: u64,
-    /// How often it was given.
+    /// Number of grants.
     pub granted: u64,
-    /// How often it was surely not given.
+    /// Number of attempts that were refused.
     pub refused: u64,
-    /// How often nobody answered.
+    /// Number of attempts without a response.
     pub unanswered: u64,
-    /// How often a holder was told, or found out, that it no longer holds.
+    /// Number of holders that learned that they had lost the lock.
     pub lost: u64,
-    /// How many faults were injected.
+    /// Number of injected faults.
     pub faults: u64,
-    /// Who held at the same time.
+    /// Which clients held at the same time.
     pub overlap: overlap::Overlaps,
     /// Whether tokens grow with the grants.
     pub tokens: token::Tokens,
-    /// What the three registers of the resource went through.
+    /// What happened to the three registers of the resource.
     pub resource: resource::Resource,
-    /// How long the lock was wanted while nobody could use it.
+    /// How long clients waited while no client could use the lock.
     pub liveness: liveness::Liveness,
-    /// Who had to wait how long, and who was passed by.
+    /// How long clients waited, and who was passed by.
     pub fairness: fairness::Fairness,
     /// Whether some order of single steps explains the whole history.
-    pub linear: linear::Linear,
+    pub linear: linearizability::Linearizability,
     /// Whether the run was able to show a fault at all.
     pub control: control::Control,
-    /// Figures that the run measured itself.
+    /// Figures that the scenario measured.
     pub measured: Vec<Figure>,
 }
 
-/// A figure that the run measured itself.
+/// A figure that the scenario measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// What was measured.
+    /// Name of the figure.
     pub name: String,
-    /// The figure.
+    /// Its value.
     pub value: f64,
     /// Its unit.
     pub unit: String,
@@ -103,21 +112,21 @@ pub fn check(history: &History) -> Report {
     let holds = Holds::of(history);
     let overlap = overlap::check(&holds);
     let resource = resource::check(history);
-    let count = |is: fn(&What) -> bool| {
-        history.events.iter().filter(|event| is(&event.what)).count() as u64
+    let count = |is: fn(&EventKind) -> bool| {
+        history.events.iter().filter(|event| is(&event.kind)).count() as u64
     };
     Report {
         span: holds.end,
-        asked: count(|what| matches!(what, What::Asked { .. })),
-        granted: count(|what| matches!(what, What::Granted { .. })),
-        refused: count(|what| matches!(what, What::Refused { .. })),
-        unanswered: count(|what| matches!(what, What::Unanswered { .. })),
-        lost: count(|what| matches!(what, What::Lost { .. })),
-        faults: count(|what| matches!(what, What::Fault { .. })),
+        asked: count(|kind| matches!(kind, EventKind::Asked { .. })),
+        granted: count(|kind| matches!(kind, EventKind::Granted { .. })),
+        refused: count(|kind| matches!(kind, EventKind::Refused { .. })),
+        unanswered: count(|kind| matches!(kind, EventKind::Unanswered { .. })),
+        lost: count(|kind| matches!(kind, EventKind::Lost { .. })),
+        faults: count(|kind| matches!(kind, EventKind::Fault { .. })),
         tokens: token::check(&holds),
         liveness: liveness::check(history, &holds),
         fairness: fairness::check(&holds),
-        linear: linear::check(&holds),
+        linear: linearizability::check(&holds),
         control: control::check(&overlap, &resource),
         overlap,
         resource,
@@ -126,13 +135,14 @@ pub fn check(history: &History) -> Report {
 }
 
 fn figures(history: &History) -> Vec<Figure> {
-    let all = history.events.iter().filter_map(|event| match &event.what {
-        What::Measured { name, value, unit } => Some((name, *value, unit)),
+    let all = history.events.iter().filter_map(|event| match &event.kind {
+        EventKind::Measured { name, value, unit } => Some((name, *value, unit)),
         _ => None,
     });
-    let (limits, figures): (Vec<_>, Vec<_>) = all.partition(|(name, ..)| limited(name).is_some());
+    let (limits, figures): (Vec<_>, Vec<_>) =
+        all.partition(|(name, ..)| limited_name(name).is_some());
     let limit = |name: &str| {
-        limits.iter().find(|(of, ..)| limited(of) == Some(name)).map(|(_, value, _)| *value)
+        limits.iter().find(|(of, ..)| limited_name(of) == Some(name)).map(|(_, value, _)| *value)
     };
     let figure = |(name, value, unit): (&String, f64, &String)| Figure {
         name: name.clone(),
@@ -143,6 +153,7 @@ fn figures(history: &History) -> Vec<Figure> {
     figures.into_iter().map(figure).collect()
 }
 
-fn limited(name: &str) -> Option<&str> {
+/// The name of the figure that this figure is the limit of.
+fn limited_name(name: &str) -> Option<&str> {
     name.strip_prefix("limit: ")
 }

@@ -1,39 +1,39 @@
-//! Who held at the same time, apart for two reasons: *certain*, when both were inside their own
-//! deadlines, which breaks the lock's promise; *late*, when one had passed its deadline and did not
-//! know, which everybody who uses a lease must expect.
+//! Which clients held at the same time. An overlap is *certain* when both were inside their own
+//! deadlines, which breaks the lock's guarantee. It is only *believed* when one had passed its
+//! deadline without noticing, which every user of a lease must expect.
 
 use serde::Serialize;
 
-use super::holds::{Hold, Holds};
+use super::hold::{Hold, Holds};
 
 /// Both kinds of overlap.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Overlaps {
-    /// Inside both deadlines.
+    /// Overlaps inside both deadlines.
     pub certain: Overlap,
-    /// Where at least one was past its deadline; also the certain ones.
+    /// Overlaps of clients that act as the holder, inside their deadlines or not.
     pub believed: Overlap,
 }
 
 /// Times at which more than one client held the same key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Overlap {
-    /// How many stretches of time.
+    /// Number of spans of time.
     pub count: u64,
-    /// Their lengths together.
+    /// Sum of their lengths.
     pub total: u64,
-    /// The longest one.
+    /// Length of the longest one.
     pub longest: u64,
-    /// The most holders at one moment; 1 without overlap, 0 without any holder.
+    /// The most holders at one moment; 1 without an overlap, 0 without a holder.
     pub holders: usize,
-    /// The first stretches.
-    pub first: Vec<Stretch>,
+    /// The first spans.
+    pub first: Vec<OverlapSpan>,
 }
 
-/// One stretch of time with more than one holder.
+/// One span of time with more than one holder.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Stretch {
-    /// Of this key.
+pub struct OverlapSpan {
+    /// Key of the lock.
     pub key: String,
     /// When it began.
     pub from: u64,
@@ -43,13 +43,13 @@ pub struct Stretch {
     pub holds: Vec<u64>,
 }
 
-/// So many stretches are told one by one.
-const TOLD: usize = 1000;
+/// The most spans that are listed.
+const MAX_LISTED: usize = 1000;
 
-/// Looks for overlaps, key by key. Nested entries of one re-entrant client are one attempt.
+/// Finds the overlaps of each key. Nested acquires of one re-entrant client are one attempt.
 pub fn check(holds: &Holds<'_>) -> Overlaps {
     let mut overlaps = Overlaps::default();
-    // Just behind the last event, so that a second grant counts even if nothing came after it.
+    // Just after the last event, so that a second grant counts even if it is the last event.
     let end = holds.end.saturating_add(1);
     for (key, holds_of_key) in holds.by_key() {
         let (mut certain, mut believed) = (Vec::new(), Vec::new());
@@ -65,27 +65,27 @@ pub fn check(holds: &Holds<'_>) -> Overlaps {
 }
 
 impl Overlap {
-    /// Walks over all begins and ends in the order of time. An end comes before a begin at the same
-    /// moment: handing over without a gap is no overlap.
-    fn sweep(&mut self, key: &str, stretches: &[(u64, u64, &Hold<'_>)]) {
-        let mut turns = Vec::with_capacity(stretches.len() * 2);
-        for &(from, to, hold) in stretches.iter().filter(|(from, to, _)| from < to) {
-            turns.push((from, true, hold.id));
-            turns.push((to, false, hold.id));
+    /// Goes over all begins and ends in the order of time. At the same moment an end comes before a
+    /// begin: a handoff without a gap is no overlap.
+    fn sweep(&mut self, key: &str, spans: &[(u64, u64, &Hold<'_>)]) {
+        let mut edges = Vec::with_capacity(spans.len() * 2);
+        for &(from, to, hold) in spans.iter().filter(|(from, to, _)| from < to) {
+            edges.push((from, true, hold.id));
+            edges.push((to, false, hold.id));
         }
-        turns.sort_unstable();
-        let mut inside: Vec<u64> = Vec::new();
+        edges.sort_unstable();
+        let mut holding: Vec<u64> = Vec::new();
         let mut since = None;
-        for (at, enters, id) in turns {
-            if enters {
-                inside.push(id);
-            } else if let Some(position) = inside.iter().position(|&other| other == id) {
-                inside.remove(position);
+        for (at, begins, id) in edges {
+            if begins {
+                holding.push(id);
+            } else if let Some(position) = holding.iter().position(|&other| other == id) {
+                holding.remove(position);
             }
-            self.holders = self.holders.max(inside.len());
+            self.holders = self.holders.max(holding.len());
             match since {
-                None if inside.len() > 1 => since = Some((at, inside.clone())),
-                Some(_) if inside.len() > 1 => {}
+                None if holding.len() > 1 => since = Some((at, holding.clone())),
+                Some(_) if holding.len() > 1 => {}
                 _ => self.end(key, since.take(), at),
             }
         }
@@ -96,8 +96,8 @@ impl Overlap {
         self.count += 1;
         self.total = self.total.saturating_add(to - from);
         self.longest = self.longest.max(to - from);
-        if self.first.len() < TOLD {
-            self.first.push(Stretch { key: key.to_owned(), from, to, holds });
+        if self.first.len() < MAX_LISTED {
+            self.first.push(OverlapSpan { key: key.to_owned(), from, to, holds });
         }
     }
 }

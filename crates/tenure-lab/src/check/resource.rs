@@ -1,11 +1,11 @@
-//! What the three registers went through, in the order that the resource itself gave: no clock is
+//! Updates that the three registers lost, by the order that the resource itself gave: no clock is
 //! involved.
 
 use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::history::{History, Register, What};
+use crate::history::{EventKind, History, Register};
 
 /// The three registers side by side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -18,29 +18,29 @@ pub struct Resource {
     pub read_write: Tally,
 }
 
-/// One register.
+/// The reads and writes of one register.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Tally {
-    /// Reads that were answered.
+    /// Number of reads that were accepted.
     pub reads: u64,
-    /// Writes that were accepted: each one an update that its client believes in.
+    /// Number of writes that were accepted, each an update for its client.
     pub accepted: u64,
-    /// Reads and writes that the fence refused.
+    /// Number of reads and writes that the fence refused.
     pub refused: u64,
-    /// Accepted writes that rest on a read from before another client's write.
+    /// Number of accepted writes that are based on a read from before another client's write.
     pub stale: u64,
-    /// Accepted updates that are not in the final value.
+    /// Number of accepted updates that are not in the final value.
     pub lost: u64,
-    /// Accepted writes whose token is lower than one that was accepted before.
+    /// Number of accepted writes whose token is lower than one that was accepted before.
     pub backwards: u64,
-    /// What stood there first.
+    /// The first value.
     pub initial: Option<u64>,
-    /// What stands there at the end.
+    /// The final value.
     pub value: Option<u64>,
 }
 
 impl Resource {
-    /// One of them.
+    /// The tally of a register.
     pub fn of(&self, register: Register) -> &Tally {
         match register {
             Register::Plain => &self.plain,
@@ -50,31 +50,31 @@ impl Resource {
     }
 }
 
-struct Effect {
+struct RegisterEffect {
     seq: u64,
     hold: u64,
     value: u64,
     token: Option<u64>,
     refused: bool,
-    writes: bool,
+    is_write: bool,
 }
 
-/// Plays the effects of each register again.
+/// Counts the effects on each register.
 pub fn check(history: &History) -> Resource {
-    let mut registers: HashMap<Register, Vec<Effect>> = HashMap::new();
+    let mut registers: HashMap<Register, Vec<RegisterEffect>> = HashMap::new();
     for event in &history.events {
-        let (register, effect) = match event.what {
-            What::Read { hold, register, seq, value, token, refused } => {
-                (register, Effect { seq, hold, value, token, refused, writes: false })
+        let (register, effect) = match event.kind {
+            EventKind::Read { hold, register, seq, value, token, refused } => {
+                (register, RegisterEffect { seq, hold, value, token, refused, is_write: false })
             }
-            What::Wrote { hold, register, seq, value, token, refused, .. } => {
-                (register, Effect { seq, hold, value, token, refused, writes: true })
+            EventKind::Wrote { hold, register, seq, value, token, refused, .. } => {
+                (register, RegisterEffect { seq, hold, value, token, refused, is_write: true })
             }
             _ => continue,
         };
         registers.entry(register).or_default().push(effect);
     }
-    let mut tally = |register| play(registers.remove(&register).unwrap_or_default());
+    let mut tally = |register| count(registers.remove(&register).unwrap_or_default());
     Resource {
         plain: tally(Register::Plain),
         write: tally(Register::Write),
@@ -82,10 +82,10 @@ pub fn check(history: &History) -> Resource {
     }
 }
 
-fn play(mut effects: Vec<Effect>) -> Tally {
+fn count(mut effects: Vec<RegisterEffect>) -> Tally {
     effects.sort_by_key(|effect| effect.seq);
     let mut tally = Tally::default();
-    // For each attempt: how many updates of others it had seen when it read.
+    // For each attempt: how many updates it had seen when it read.
     let mut based_on: HashMap<u64, u64> = HashMap::new();
     let mut highest = None;
     for effect in effects {
@@ -93,7 +93,7 @@ fn play(mut effects: Vec<Effect>) -> Tally {
             tally.refused += 1;
             continue;
         }
-        if !effect.writes {
+        if !effect.is_write {
             tally.reads += 1;
             tally.initial = tally.initial.or(Some(effect.value));
             based_on.insert(effect.hold, tally.accepted);
@@ -105,7 +105,7 @@ fn play(mut effects: Vec<Effect>) -> Tally {
         tally.backwards += u64::from(effect.token.is_some() && effect.token < highest);
         highest = highest.max(effect.token);
         tally.accepted += 1;
-        // Its own update is no stranger's: it may write again.
+        // An attempt has seen its own update, so that it may write again.
         based_on.insert(effect.hold, tally.accepted);
         tally.value = Some(effect.value);
     }

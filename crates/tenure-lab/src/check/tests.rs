@@ -1,14 +1,10 @@
-//! Each checker on histories by hand: what it must not see, and what it must.
+//! Each checker on histories that are written as text: what it must find, and what it must not.
 
 use super::liveness::{Cause, Recovery};
 use super::*;
 use crate::history::Register;
-use crate::script::{AMNESIA, KILLED, PAUSE, play};
+use crate::test_history::{AMNESIA, KILLED, PAUSE, parse};
 use crate::verdict::{Judgement, Outcome, Verdict};
-
-fn report(lines: &str) -> Report {
-    check(&play("holds", lines))
-}
 
 const CALM: &str = "
     1 A asked 1
@@ -21,8 +17,12 @@ const CALM: &str = "
     950 B releasing 2
     951 B released 2 true";
 
+fn report(lines: &str) -> Report {
+    check(&parse("holds", lines))
+}
+
 #[test]
-fn a_calm_run_has_nothing_to_tell() {
+fn a_run_without_faults_has_no_findings() {
     let report = report(CALM);
     assert_eq!((report.overlap.certain.count, report.overlap.believed.count), (0, 0));
     assert_eq!(report.overlap.certain.holders, 1);
@@ -33,7 +33,7 @@ fn a_calm_run_has_nothing_to_tell() {
 }
 
 #[test]
-fn two_inside_their_deadlines_are_a_broken_promise() {
+fn two_holders_inside_their_deadlines_are_a_certain_overlap() {
     let report = report(&CALM.replace("901 B granted", "300 B granted"));
     assert_eq!(report.overlap.certain.count, 1);
     assert_eq!(report.overlap.certain.total, 600_000_000);
@@ -43,7 +43,7 @@ fn two_inside_their_deadlines_are_a_broken_promise() {
 }
 
 #[test]
-fn a_second_grant_counts_though_it_is_the_last_that_happened() {
+fn a_second_grant_counts_even_as_the_last_event() {
     let report = report(
         "
         1 A asked 1
@@ -55,7 +55,7 @@ fn a_second_grant_counts_though_it_is_the_last_that_happened() {
 }
 
 #[test]
-fn two_keys_do_not_overlap() {
+fn holders_of_two_keys_do_not_overlap() {
     let report = report(
         "
         1 A asked 1 a
@@ -67,11 +67,11 @@ fn two_keys_do_not_overlap() {
 }
 
 #[test]
-fn a_holder_past_its_deadline_is_not_a_broken_promise() {
-    let report = check(&play("overlap", PAUSE));
+fn a_holder_past_its_deadline_is_no_certain_overlap() {
+    let report = check(&parse("overlap", PAUSE));
     assert_eq!(report.overlap.certain.count, 0);
     assert_eq!(report.overlap.believed.total, 312_000_000);
-    assert_eq!(report.linear.broken, 0, "the server kept its promise");
+    assert_eq!(report.linear.broken, 0, "the server kept its guarantee");
     assert_eq!(Verdict::of(&report), Verdict::Overlap);
 }
 
@@ -93,8 +93,8 @@ fn a_renewal_after_the_deadline_does_not_cover_the_time_between() {
 }
 
 #[test]
-fn the_dead_hold_nothing() {
-    let report = check(&play("stuck", KILLED));
+fn a_killed_client_holds_nothing() {
+    let report = check(&parse("stuck", KILLED));
     assert_eq!(report.overlap.believed.count, 0);
     let gap = report.liveness.gaps.iter().find(|gap| gap.cause == Cause::Ended).unwrap();
     assert_eq!((gap.after, gap.to - gap.from), (Some(1), 1_509_000_000));
@@ -103,7 +103,7 @@ fn the_dead_hold_nothing() {
 
 #[test]
 fn equal_tokens_are_found() {
-    let report = check(&play("broken", AMNESIA));
+    let report = check(&parse("broken", AMNESIA));
     assert_eq!((report.tokens.equal, report.tokens.reversed), (1, 0));
     assert_eq!(report.tokens.first[0].earlier, (1, 2));
     assert_eq!(Verdict::of(&report), Verdict::Broken);
@@ -113,13 +113,13 @@ fn equal_tokens_are_found() {
 fn tokens_that_go_back_are_found() {
     let lines = CALM.replace("901 B granted 2 2", "901 B granted 2 0");
     assert_eq!(report(&lines).tokens.reversed, 1);
-    // Asked for before the first was granted: only the whole order shows that it cannot be.
+    // Requested before the first grant: only the whole order shows that it is impossible.
     let report = report(&lines.replace("3 B asked", "1 B asked"));
     assert_eq!((report.tokens.reversed, report.linear.broken), (0, 1));
 }
 
 #[test]
-fn a_token_below_one_given_before_it_was_asked_for_is_found() {
+fn a_token_below_one_granted_before_the_request_is_found() {
     let report = report(
         "
         1 A asked 1
@@ -136,8 +136,8 @@ fn a_token_below_one_given_before_it_was_asked_for_is_found() {
 }
 
 #[test]
-fn registers_count_what_is_lost() {
-    let report = check(&play("overlap", PAUSE));
+fn registers_count_lost_updates() {
+    let report = check(&parse("overlap", PAUSE));
     let lost = |register| report.resource.of(register).lost;
     assert_eq!(lost(Register::Plain), 1);
     assert_eq!(lost(Register::Write), 1, "a fence on writes alone comes too late");
@@ -147,7 +147,7 @@ fn registers_count_what_is_lost() {
 }
 
 #[test]
-fn writes_that_follow_each_other_lose_nothing() {
+fn writes_one_after_the_other_lose_nothing() {
     let report = report(
         "
         1 A read 1 plain 1 0 1
@@ -172,8 +172,8 @@ fn an_accepted_write_with_an_older_token_is_found() {
 }
 
 #[test]
-fn a_lock_that_never_comes_back_is_told_from_one_that_comes_late() {
-    // The process died between two commands: the key has no end.
+fn a_lock_that_is_never_free_again_differs_from_one_that_is_late() {
+    // The process was killed between two commands: the key has no expiry.
     let crash = "
         1 A asked 1
         5 lab fault F01 A once A ends between two commands
@@ -182,20 +182,20 @@ fn a_lock_that_never_comes_back_is_told_from_one_that_comes_late() {
         10 B asked 2
         9000 B refused 2";
     assert_eq!(Verdict::of(&report(crash)), Verdict::Forever);
-    // The server says when: late, but not never.
+    // The server shows an expiry: late, but not never.
     let late = crash.replace("seen A -", "seen A 3600000");
     assert_eq!(Verdict::of(&report(&late)), Verdict::Longer);
-    // Looking is not exact: an end that trembles is not pushed out.
-    let looks = ["3600000", "3600020", "3600001", "3600030", "3600002", "3600040", "3600003"];
-    let looks = looks.iter().zip(8..).map(|(until, at)| format!("\n{at} redis seen A {until}"));
-    let trembles = looks.fold(crash.replace("seen A -", "seen A 3600000"), |all, one| all + &one);
-    assert_eq!(Verdict::of(&report(&trembles)), Verdict::Longer);
-    // A watchdog that renews for somebody who no longer listens.
+    // The observed expiry is not exact: small moves are no renewals.
+    let expiries = ["3600000", "3600020", "3600001", "3600030", "3600002", "3600040", "3600003"];
+    let seen = expiries.iter().zip(8..).map(|(until, at)| format!("\n{at} redis seen A {until}"));
+    let moving = seen.fold(crash.replace("seen A -", "seen A 3600000"), |all, one| all + &one);
+    assert_eq!(Verdict::of(&report(&moving)), Verdict::Longer);
+    // A watchdog that renews for a client that gets no responses.
     let blind = "
         1 A asked 1
         2 A granted 1 1 2000
         3 B asked 2
-        100 lab fault F11 A lasts answers to A are lost
+        100 lab fault F11 A lasts responses to A are lost
         200 redis seen A 2200
         1200 redis seen A 3200
         2200 redis seen A 4200
@@ -206,19 +206,19 @@ fn a_lock_that_never_comes_back_is_told_from_one_that_comes_late() {
 }
 
 #[test]
-fn a_slow_beginning_is_no_lock_that_is_stuck() {
+fn a_slow_first_grant_is_not_a_stuck_lock() {
     let slow = "
         1 A asked 1
         5000 A granted 1 1 7000
         5001 A releasing 1
         5002 A released 1 true";
     assert_eq!(Verdict::of(&report(slow)), Verdict::Holds);
-    let crash = format!("{slow}\n 2 lab fault F13 redis once an answer is lost");
+    let crash = format!("{slow}\n 2 lab fault F13 redis once a response is lost");
     assert_eq!(Verdict::of(&report(&crash)), Verdict::Longer);
 }
 
 #[test]
-fn a_poller_waits_between_its_asks_too() {
+fn a_polling_client_waits_between_its_requests_too() {
     let report = report(
         "
         1 A asked 1
@@ -237,7 +237,7 @@ fn a_poller_waits_between_its_asks_too() {
 }
 
 #[test]
-fn passing_by_and_waiting_are_counted() {
+fn bypasses_and_waits_are_counted() {
     let report = report(
         "
         1 A asked 1
@@ -251,25 +251,25 @@ fn passing_by_and_waiting_are_counted() {
         9 B released 2 true
         10 A granted 1 3 1000",
     );
-    assert_eq!(report.fairness.bypass, 2, "B and C went past A");
+    assert_eq!(report.fairness.bypass, 2, "B and C passed A by");
     assert_eq!(report.fairness.jain, Some(1.0));
     assert_eq!(report.fairness.waits.max, 9_000_000);
 }
 
 #[test]
-fn giving_back_what_is_no_longer_ones_own_as_ones_own_has_no_explanation() {
-    // The classical plain DEL: A removes B's lock and is told that all is well.
+fn a_release_that_confirms_the_lock_of_another_client_has_no_explanation() {
+    // DEL without a comparison of the owner: A deletes B's lock, and the release is confirmed.
     let lines = PAUSE.replace("2620 A released 1 false", "2620 A released 1 true");
-    assert_eq!(check(&play("broken", &lines)).linear.broken, 1);
+    assert_eq!(check(&parse("broken", &lines)).linear.broken, 1);
 }
 
 #[test]
-fn a_run_whose_control_stayed_whole_is_inconclusive() {
-    let calm = play("overlap", CALM);
+fn a_run_without_a_lost_unfenced_update_is_inconclusive() {
+    let calm = parse("overlap", CALM);
     let judgement = Judgement::of(&calm.header, &check(&calm));
     assert_eq!(judgement.outcome, Outcome::Inconclusive);
     let judge = |expected, lines| {
-        let history = play(expected, lines);
+        let history = parse(expected, lines);
         Judgement::of(&history.header, &check(&history)).outcome
     };
     assert_eq!(judge("overlap", PAUSE), Outcome::AsExpected);

@@ -1,4 +1,4 @@
-//! Every checker's answer as a pair of words, for pages and terminals.
+//! The result of each checker as a pair of name and text, for pages and terminals.
 
 use super::headline::duration;
 use crate::check::Report;
@@ -6,7 +6,7 @@ use crate::check::overlap::Overlap;
 use crate::check::resource::Tally;
 use crate::verdict::Judgement;
 
-/// The name of each check, and what it found.
+/// Name and result of each check.
 pub(super) fn lines(report: &Report, judgement: &Judgement) -> Vec<(&'static str, String)> {
     let expected = judgement.expected.as_ref().map_or("nothing known".into(), ToString::to_string);
     let mut lines = vec![
@@ -24,7 +24,7 @@ pub(super) fn lines(report: &Report, judgement: &Judgement) -> Vec<(&'static str
     ] {
         lines.extend(register(tally).map(|text| (name, text)));
     }
-    lines.push(("longest gap while wanted", gap(report)));
+    lines.push(("longest gap while clients wait", gap(report)));
     lines.push(("fairness", fairness(report)));
     lines.push(("linearizable", linear(report)));
     for figure in &report.measured {

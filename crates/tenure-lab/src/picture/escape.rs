@@ -1,9 +1,9 @@
-//! Strangers' text made harmless: names, keys and messages can hold anything.
+//! Escapes text from histories, which can contain anything: names, keys and messages.
 
 use std::fmt::Write;
 
-/// For the text and the attributes of HTML and SVG. Characters that act, or that XML forbids, are
-/// shown as `\u{…}`.
+/// Escapes text for the content and the attributes of HTML and SVG. Active characters, and those
+/// that XML forbids, are shown as `\u{…}`.
 pub(super) fn xml(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -13,9 +13,9 @@ pub(super) fn xml(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            c if acts(c) => {
+            c if is_active(c) => {
                 // Writing to a string cannot fail.
-                let _always = write!(safe, "{}", c.escape_unicode());
+                let _ignored = write!(safe, "{}", c.escape_unicode());
             }
             c => safe.push(c),
         }
@@ -23,22 +23,22 @@ pub(super) fn xml(text: &str) -> String {
     safe
 }
 
-/// For a terminal.
+/// Escapes text for a terminal.
 pub(super) fn terminal(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
-        if acts(c) { safe.extend(c.escape_unicode()) } else { safe.push(c) }
+        if is_active(c) { safe.extend(c.escape_unicode()) } else { safe.push(c) }
     }
     safe
 }
 
-/// For lines of JSON inside a script: no `<` can end it or open a comment, and nothing acts. The
-/// value is the same.
+/// Escapes lines of JSON inside a script: no `<` can end the script or open a comment, and there is
+/// no active character. The JSON value stays the same.
 pub(super) fn script(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
-        if c == '<' || (acts(c) && c != '\n') {
-            let _always = write!(safe, "\\u{:04x}", u32::from(c));
+        if c == '<' || (is_active(c) && c != '\n') {
+            let _ignored = write!(safe, "\\u{:04x}", u32::from(c));
         } else {
             safe.push(c);
         }
@@ -46,7 +46,7 @@ pub(super) fn script(json: &str) -> String {
     safe
 }
 
-/// At most so many characters, cut in the middle: the ends of a name tell most.
+/// At most this many characters, cut in the middle: names differ most at their ends.
 pub(super) fn short(text: &str, most: usize) -> String {
     let count = text.chars().count();
     if count <= most {
@@ -58,11 +58,12 @@ pub(super) fn short(text: &str, most: usize) -> String {
     format!("{head}…{tail}")
 }
 
-/// Control characters, marks that turn or break lines of text, and what XML has no place for.
-fn acts(c: char) -> bool {
-    let turns = matches!(c, '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2066}'..='\u{2069}');
-    let nothing = matches!(c, '\u{fffe}' | '\u{ffff}' | '\u{feff}');
-    c.is_control() || turns || nothing || matches!(c, '\u{2028}'..='\u{202e}')
+/// Whether a character is active: control characters, marks that change the direction of text or
+/// break lines, and what XML forbids.
+fn is_active(c: char) -> bool {
+    let directs = matches!(c, '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2066}'..='\u{2069}');
+    let forbidden = matches!(c, '\u{fffe}' | '\u{ffff}' | '\u{feff}');
+    c.is_control() || directs || forbidden || matches!(c, '\u{2028}'..='\u{202e}')
 }
 
 #[cfg(test)]
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_text_leaves_its_place() {
+    fn escaped_text_contains_no_markup() {
         let hostile = "</title><script>alert('\u{202e}\"&')</script>\u{0}\u{1b}[2J";
         let safe = xml(hostile);
         assert!(!safe.contains(['<', '>', '"', '\'', '\u{202e}', '\u{0}', '\u{1b}']), "{safe}");
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_holds_the_same_value() {
+    fn a_script_has_the_same_value() {
         let json = serde_json::to_string("<!-- </script> &amp; \u{2028}").unwrap();
         let back: String = serde_json::from_str(&script(&json)).unwrap();
         assert_eq!(back, "<!-- </script> &amp; \u{2028}");

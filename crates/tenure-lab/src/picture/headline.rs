@@ -1,10 +1,10 @@
-//! One line that says what happened, in figures.
+//! The headline of a run: what happened, in figures.
 
 use crate::check::Report;
 use crate::check::liveness::{Cause, Gap, Recovery};
 use crate::check::resource::Tally;
 
-/// One line that says what happened, such as `2 holders for 312 ms · 1 of 2 updates lost · with
+/// The headline of a run, such as `2 holders for 312 ms · 1 of 2 updates lost · with
 /// fence: 0 lost`.
 ///
 /// # Examples
@@ -19,7 +19,7 @@ use crate::check::resource::Tally;
 /// ```
 pub fn headline(report: &Report) -> String {
     let mut parts = vec![holders(report)];
-    // A lock that did harm was not stuck, whoever had to wait.
+    // Where there was harm, a wait does not matter.
     if !report.control.harmed && report.overlap.certain.count == 0 {
         parts = stuck(report).into_iter().chain(parts).collect();
     }
@@ -31,13 +31,13 @@ pub fn headline(report: &Report) -> String {
     }
     let limited = report.measured.iter().filter(|figure| figure.limit.is_some());
     parts.extend(limited.map(|figure| {
-        let (value, limit) = (short(figure.value), figure.limit.unwrap_or_default());
-        format!("{value} {} (limit {})", figure.name, short(limit))
+        let limit = figure.limit.unwrap_or_default();
+        format!("{} {} (limit {})", short(figure.value), figure.name, short(limit))
     }));
     parts.join(" · ")
 }
 
-/// A duration in nanoseconds for people: `312 ms`, `1.52 s`.
+/// A duration in nanoseconds as text: `312 ms`, `1.52 s`.
 pub fn duration(nanos: u64) -> String {
     let (micros, millis) = (nanos / 1000, nanos / 1_000_000);
     match millis {
@@ -49,14 +49,14 @@ pub fn duration(nanos: u64) -> String {
     }
 }
 
-/// With a capital letter.
+/// The text with a capital letter.
 pub(super) fn capital(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
     first + letters.as_str()
 }
 
-/// With a capital letter and a full stop.
+/// The text with a capital letter and a full stop.
 pub(super) fn sentence(text: &str) -> String {
     let ends = text.is_empty() || text.ends_with(['.', '?', '!']);
     capital(text) + if ends { "" } else { "." }
@@ -73,7 +73,7 @@ fn holders(report: &Report) -> String {
         2.. if harmed => {
             format!("{} holders for {}", believed.holders, duration(believed.total))
         }
-        // Past its deadline and asleep, a holder does no harm: it is no second holder.
+        // A holder that is past its deadline and stopped does no harm: it does not count.
         _ => "1 holder at a time".to_owned(),
     }
 }
@@ -106,7 +106,7 @@ fn updates(report: &Report) -> Vec<String> {
     if plain.lost == 0 {
         return vec!["no update lost".to_owned()];
     }
-    let mut parts = vec![of(plain, "lost")];
+    let mut parts = vec![lost_updates(plain)];
     let fenced = &report.resource.read_write;
     if fenced.accepted + fenced.refused > 0 {
         parts.push(format!("with fence: {} lost", fenced.lost));
@@ -114,9 +114,9 @@ fn updates(report: &Report) -> Vec<String> {
     parts
 }
 
-fn of(tally: &Tally, what: &str) -> String {
+fn lost_updates(tally: &Tally) -> String {
     let word = if tally.accepted == 1 { "update" } else { "updates" };
-    format!("{} of {} {word} {what}", tally.lost, tally.accepted)
+    format!("{} of {} {word} lost", tally.lost, tally.accepted)
 }
 
 fn plural(count: u64, one: &str, many: &str) -> String {

@@ -4,33 +4,34 @@
 use std::collections::HashMap;
 
 use super::escape::{short, xml};
-use super::scene::{Bar, Client, Fate, Mark, Row, Scene, Server, Work};
-use super::svg::{Canvas, LEFT, WIDTH, n, width};
+use super::svg::{LEFT, SvgCanvas, WIDTH, n, width};
+use super::timeline::WriteOutcome;
+use super::timeline::{ClientLane, HoldBar, Mark, RegisterLane, ServerLane, Timeline, Update};
 use crate::history::Register;
 
-/// Draws all lanes, from where the canvas stands downwards.
-pub(super) fn draw(canvas: &mut Canvas<'_>, scene: &Scene<'_>) {
-    for (at, client) in scene.clients.iter().enumerate() {
-        one_client(canvas, client, at % 6, scene.many_keys);
+/// Draws all lanes, downwards from the current position of the canvas.
+pub(super) fn draw(canvas: &mut SvgCanvas<'_>, timeline: &Timeline<'_>) {
+    for (at, client) in timeline.clients.iter().enumerate() {
+        one_client(canvas, client, at % 6, timeline.many_keys);
     }
-    if scene.left_out > 0 {
-        let text = format!("and {} more", scene.left_out);
+    if timeline.left_out > 0 {
+        let text = format!("and {} more", timeline.left_out);
         canvas.text("sub", 24.0, canvas.y + 14.0, &text);
         canvas.y += 22.0;
     }
-    let names: Vec<&str> = scene.clients.iter().map(|client| client.name).collect();
-    for server in &scene.servers {
+    let names: Vec<&str> = timeline.clients.iter().map(|client| client.name).collect();
+    for server in &timeline.servers {
         one_server(canvas, server, &names);
     }
-    for row in &scene.registers {
+    for row in &timeline.registers {
         one_register(canvas, row);
     }
 }
 
-fn one_client(canvas: &mut Canvas<'_>, client: &Client<'_>, colour: usize, many_keys: bool) {
+fn one_client(canvas: &mut SvgCanvas<'_>, client: &ClientLane<'_>, colour: usize, many_keys: bool) {
     let y = canvas.y;
-    // Locks that one client holds at the same time lie below each other.
-    let (rows, depth) = rows(client);
+    // Locks that one client holds at the same time are drawn below each other.
+    let (rows, depth) = hold_rows(client);
     let thick = match depth {
         0 | 1 => 22.0,
         2..=4 => 15.0,
@@ -40,7 +41,7 @@ fn one_client(canvas: &mut Canvas<'_>, client: &Client<'_>, colour: usize, many_
     canvas.line("rule", 20.0, y, WIDTH - 20.0, y);
     canvas.rect(&format!("p{colour}"), 24.0, y + 17.0, 11.0, 11.0, 3.0);
     canvas.text("name", 43.0, y + 27.5, &short(client.name, 14));
-    out(canvas, &client.out, high);
+    draw_outages(canvas, &client.outages, high);
     for &(from, to) in &client.waits {
         let (x, to) = (canvas.x(from), canvas.x(to));
         if to - x > 2.0 {
@@ -53,7 +54,7 @@ fn one_client(canvas: &mut Canvas<'_>, client: &Client<'_>, colour: usize, many_
     }
     let mut drawn: HashMap<(Mark, i64), ()> = HashMap::new();
     for &(at, mark) in &client.marks {
-        // Marks on top of each other look like one.
+        // Marks at the same position look like one.
         if drawn.insert((mark, (canvas.x(at) / 4.0) as i64), ()).is_none() {
             one_mark(canvas, canvas.x(at), y + 23.0, mark, colour);
         }
@@ -62,7 +63,7 @@ fn one_client(canvas: &mut Canvas<'_>, client: &Client<'_>, colour: usize, many_
 }
 
 /// The row of each hold inside its lane, and how many rows there are.
-fn rows(client: &Client<'_>) -> (Vec<usize>, usize) {
+fn hold_rows(client: &ClientLane<'_>) -> (Vec<usize>, usize) {
     let mut ends: Vec<u64> = Vec::new();
     let mut rows = Vec::with_capacity(client.holds.len());
     for bar in &client.holds {
@@ -76,8 +77,8 @@ fn rows(client: &Client<'_>) -> (Vec<usize>, usize) {
     (rows, ends.len())
 }
 
-/// The hatching of a lane that is stopped or cut off.
-fn out(canvas: &mut Canvas<'_>, spans: &[(u64, u64)], high: f64) {
+/// Hatches the spans in which a lane is stopped or cut off.
+fn draw_outages(canvas: &mut SvgCanvas<'_>, spans: &[(u64, u64)], high: f64) {
     for &(from, to) in spans {
         let (x, to) = (canvas.x(from), canvas.x(to));
         canvas.add(format_args!(
@@ -92,18 +93,18 @@ fn out(canvas: &mut Canvas<'_>, spans: &[(u64, u64)], high: f64) {
 
 /// One hold: hatched as a whole, and solid where it is inside its deadlines.
 fn one_bar(
-    canvas: &mut Canvas<'_>,
-    bar: &Bar<'_>,
+    canvas: &mut SvgCanvas<'_>,
+    bar: &HoldBar<'_>,
     (y, thick): (f64, f64),
     colour: usize,
     many_keys: bool,
 ) {
     let (x, to) = (canvas.x(bar.from), canvas.x(bar.to));
     let token = bar.token.map(|token| format!("token {token}")).unwrap_or_default();
-    let told = if token.is_empty() { "no token" } else { &token };
-    let title = xml(&format!("{}: {told}", bar.key));
+    let token = if token.is_empty() { "no token" } else { &token };
+    let title = xml(&format!("{}: {token}", bar.key));
     canvas.add(format_args!("<g><title>{title}</title>"));
-    let late = bar.sure.last().map_or(bar.from, |&(_, end)| end);
+    let late = bar.inside.last().map_or(bar.from, |&(_, end)| end);
     if late < bar.to {
         let from = canvas.x(late);
         let (left, top, across) = (n(from), n(y), n((to - from).max(2.5)));
@@ -113,7 +114,7 @@ fn one_bar(
         ));
     }
     let mut solid = 0.0;
-    for &(from, to) in &bar.sure {
+    for &(from, to) in &bar.inside {
         let (from, to) = (canvas.x(from), canvas.x(to));
         solid = if solid == 0.0 { to - from } else { solid };
         canvas.rect(&format!("p{colour}"), from, y, (to - from).max(2.5), thick, 4.0);
@@ -125,7 +126,7 @@ fn one_bar(
             r#"<path class="p{colour}" transform="translate({x} {y})" d="M0 0L4 6H-4Z"/>"#
         ));
     }
-    let digits = bar.token.map(brief).unwrap_or_default();
+    let digits = bar.token.map(short_token).unwrap_or_default();
     let token = format!("token {digits}");
     let fits = !digits.is_empty() && width(&token, 12.0) + 14.0 < solid;
     let token = if fits { token } else { digits };
@@ -137,24 +138,24 @@ fn one_bar(
     }
 }
 
-/// A token for people: of a long one the end, which is what differs.
-pub(super) fn brief(token: u64) -> String {
+/// A short form of a token: of a long one the end, in which tokens differ.
+pub(super) fn short_token(token: u64) -> String {
     let text = token.to_string();
     if text.len() > 8 { format!("…{}", &text[text.len() - 5..]) } else { text }
 }
 
-fn one_mark(canvas: &mut Canvas<'_>, x: f64, y: f64, mark: Mark, colour: usize) {
+fn one_mark(canvas: &mut SvgCanvas<'_>, x: f64, y: f64, mark: Mark, colour: usize) {
     let (name, shape) = match mark {
         Mark::Refused => ("refused", format!(r#"<circle class="hollow s{colour}" r="4"/>"#)),
-        Mark::Unanswered => {
+        Mark::NoResponse => {
             let circle = format!(r#"<circle class="hollow s{colour}" r="7.5"/>"#);
             let text = r#"<text class="value" text-anchor="middle" y="4">?</text>"#;
-            ("no answer", format!("{circle}{text}"))
+            ("no response", format!("{circle}{text}"))
         }
         Mark::Lost => {
             let flag =
                 r#"<path class="cross" d="M0 -15V15"/><path class="cross" d="M0 -15L8 -11L0 -7"/>"#;
-            ("told that it is lost", flag.to_owned())
+            ("learned that it is lost", flag.to_owned())
         }
         Mark::Ended => {
             let cross = r#"<path class="cross" stroke-width="3" d="M-6 -6L6 6M6 -6L-6 6"/>"#;
@@ -166,19 +167,19 @@ fn one_mark(canvas: &mut Canvas<'_>, x: f64, y: f64, mark: Mark, colour: usize) 
         .add(format_args!(r#"<g transform="translate({x} {y})"><title>{name}</title>{shape}</g>"#));
 }
 
-fn one_server(canvas: &mut Canvas<'_>, server: &Server<'_>, names: &[&str]) {
+fn one_server(canvas: &mut SvgCanvas<'_>, server: &ServerLane<'_>, names: &[&str]) {
     let y = canvas.y;
     canvas.line("rule", 20.0, y, WIDTH - 20.0, y);
     canvas.text("name", 24.0, y + 17.5, &short(server.name, 16));
     canvas.text("sub", 24.0, y + 31.0, "lease on the server");
-    out(canvas, &server.out, 38.0);
+    draw_outages(canvas, &server.outages, 38.0);
     for &(holder, from, to) in &server.leases {
         let colour = holder.and_then(|holder| names.iter().position(|name| *name == holder));
         let class = colour.map_or("grey".to_owned(), |colour| format!("p{}", colour % 6));
         let (x, to) = (canvas.x(from), canvas.x(to));
         let wide = (to - x).max(2.0);
         canvas.rect(&class, x, y + 12.0, wide, 14.0, 7.0);
-        let label = short(holder.unwrap_or("somebody"), 24);
+        let label = short(holder.unwrap_or("held"), 24);
         if width(&label, 10.5) + 16.0 < wide {
             let (x, y, label) = (n(x + 8.0), n(y + 22.7), xml(&label));
             canvas.add(format_args!(
@@ -189,7 +190,7 @@ fn one_server(canvas: &mut Canvas<'_>, server: &Server<'_>, names: &[&str]) {
     canvas.y += 38.0;
 }
 
-fn one_register(canvas: &mut Canvas<'_>, row: &Row) {
+fn one_register(canvas: &mut SvgCanvas<'_>, row: &RegisterLane) {
     let y = canvas.y;
     canvas.line("rule", 20.0, y, WIDTH - 20.0, y);
     let name = match row.register {
@@ -199,29 +200,30 @@ fn one_register(canvas: &mut Canvas<'_>, row: &Row) {
     };
     canvas.text("name", 24.0, y + 19.0, name);
     summary(canvas, row, y + 33.5);
-    let mut seen: HashMap<(Option<Fate>, i64, usize), ()> = HashMap::new();
-    // Many works on one line become dots without figures.
-    let dense = row.works.len() > 24;
-    let crowded = |canvas: &Canvas<'_>, at: u64| {
+    let mut seen: HashMap<(Option<WriteOutcome>, i64, usize), ()> = HashMap::new();
+    // Many updates in one lane become dots without figures.
+    let dense = row.updates.len() > 24;
+    let crowded = |canvas: &SvgCanvas<'_>, at: u64| {
         let x = canvas.x(at);
-        let reads = row.works.iter().filter_map(|work| work.read).map(|(at, _)| at);
-        let writes = row.works.iter().filter_map(|work| work.wrote).map(|(at, _)| at);
+        let reads = row.updates.iter().filter_map(|update| update.read).map(|(at, _)| at);
+        let writes = row.updates.iter().filter_map(|update| update.wrote).map(|(at, _)| at);
         reads.chain(writes).any(|other| other != at && (0.0..32.0).contains(&(canvas.x(other) - x)))
     };
-    for work in &row.works {
-        let at = work.wrote.map(|(at, _)| at).or(work.read.map(|(at, _)| at)).unwrap_or_default();
+    for update in &row.updates {
+        let at =
+            update.wrote.map(|(at, _)| at).or(update.read.map(|(at, _)| at)).unwrap_or_default();
         let cell = (canvas.x(at) / 5.0) as i64;
-        let key = (work.wrote.map(|(_, fate)| fate), cell, work.client.unwrap_or(9) % 3);
+        let key = (update.wrote.map(|(_, outcome)| outcome), cell, update.client.unwrap_or(9) % 3);
         if seen.insert(key, ()).is_none() {
             let figure = !dense && !crowded(canvas, at);
-            one_work(canvas, work, y + 21.0, dense, figure);
+            one_update(canvas, update, y + 21.0, dense, figure);
         }
     }
     canvas.y += 42.0;
 }
 
-/// What became of the row's updates, in words below its name.
-fn summary(canvas: &mut Canvas<'_>, row: &Row, y: f64) {
+/// What became of the updates, in words below the name of the register.
+fn summary(canvas: &mut SvgCanvas<'_>, row: &RegisterLane, y: f64) {
     let tally = &row.tally;
     let (class, text) = match (tally.lost, tally.refused) {
         (0, 0) => ("sub", "every update kept".to_owned()),
@@ -231,56 +233,56 @@ fn summary(canvas: &mut Canvas<'_>, row: &Row, y: f64) {
     canvas.text(class, 24.0, y, &text);
 }
 
-fn one_work(canvas: &mut Canvas<'_>, work: &Work, middle: f64, dense: bool, figure: bool) {
-    let colour = work.client.map(|client| client % 6);
-    // Works that overlap in time lie beside each other.
-    let y = middle + (work.client.unwrap_or(1) % 3) as f64 * 7.0 - 7.0;
+fn one_update(canvas: &mut SvgCanvas<'_>, update: &Update, middle: f64, dense: bool, figure: bool) {
+    let colour = update.client.map(|client| client % 6);
+    // Updates of different clients are drawn beside each other.
+    let y = middle + (update.client.unwrap_or(1) % 3) as f64 * 7.0 - 7.0;
     let stroke = colour.map_or("rule".to_owned(), |colour| format!("s{colour}"));
-    if let (Some((read, _)), Some((wrote, _))) = (work.read, work.wrote) {
+    if let (Some((read, _)), Some((wrote, _))) = (update.read, update.wrote) {
         let (x, to, y) = (n(canvas.x(read)), n(canvas.x(wrote)), n(y));
         canvas.add(format_args!(
             r#"<path class="{stroke}" stroke-width="1.8" opacity=".7" d="M{x} {y}H{to}"/>"#
         ));
     }
-    if let Some((at, refused)) = work.read.filter(|(_, refused)| !dense || *refused) {
+    if let Some((at, refused)) = update.read.filter(|(_, refused)| !dense || *refused) {
         let (x, y) = (n(canvas.x(at)), n(y));
         let class = if refused { "hollow" } else { &format!("hollow {stroke}") };
         canvas.add(format_args!(
             r#"<circle class="{class}" cx="{x}" cy="{y}" r="3.6"><title>read</title></circle>"#
         ));
         if refused {
-            fate(canvas, &x, &y, Fate::Refused, "read refused by the fence");
+            draw_outcome(canvas, &x, &y, WriteOutcome::Refused, "read refused by the fence");
         }
     }
-    let Some((at, is)) = work.wrote else { return };
-    let title = match is {
-        Fate::Accepted => format!("wrote {}, accepted", work.value),
-        Fate::Stale => format!("wrote {}, and another update is gone", work.value),
-        Fate::Refused => format!("write of {} refused by the fence", work.value),
+    let Some((at, outcome)) = update.wrote else { return };
+    let title = match outcome {
+        WriteOutcome::Accepted => format!("wrote {}, accepted", update.value),
+        WriteOutcome::Stale => format!("wrote {}, and another update is lost", update.value),
+        WriteOutcome::Refused => format!("write of {} refused by the fence", update.value),
     };
     let x = canvas.x(at);
-    if dense && is == Fate::Accepted {
+    if dense && outcome == WriteOutcome::Accepted {
         let (x, y) = (n(x), n(y));
         return canvas.add(format_args!(
             r#"<circle class="ok" cx="{x}" cy="{y}" r="3.2"><title>{title}</title></circle>"#
         ));
     }
-    fate(canvas, &n(x), &n(y), is, &title);
-    if figure && is != Fate::Refused && x + 30.0 < WIDTH && x > LEFT {
-        canvas.text("value", x + 10.0, y + 4.0, &format!("={}", work.value));
+    draw_outcome(canvas, &n(x), &n(y), outcome, &title);
+    if figure && outcome != WriteOutcome::Refused && x + 30.0 < WIDTH && x > LEFT {
+        canvas.text("value", x + 10.0, y + 4.0, &format!("={}", update.value));
     }
 }
 
-fn fate(canvas: &mut Canvas<'_>, x: &str, y: &str, fate: Fate, title: &str) {
-    let shape = match fate {
-        Fate::Accepted => {
+fn draw_outcome(canvas: &mut SvgCanvas<'_>, x: &str, y: &str, outcome: WriteOutcome, title: &str) {
+    let shape = match outcome {
+        WriteOutcome::Accepted => {
             r#"<circle class="ok" r="7.5"/><path class="sign" d="M-3.4 .3L-1 2.8L3.6 -2.6"/>"#
         }
-        Fate::Stale => {
+        WriteOutcome::Stale => {
             "<path class=\"bad\" d='M0 -10L10 0L0 10L-10 0Z'/>\
              <path class='sign' d='M0 -4.6V.8M0 4.2V4.3'/>"
         }
-        Fate::Refused => {
+        WriteOutcome::Refused => {
             r#"<circle class="grey" r="7.5"/><path class="sign" d="M-3.6 3.6L3.6 -3.6"/>"#
         }
     };

@@ -1,6 +1,7 @@
-//! The table of verdicts as one page: scenarios down, locks across, and every run's picture below.
+//! The table of verdicts as one page: a row per scenario, a column per lock, and the pictures of
+//! the runs below.
 //!
-//! A verdict is told by its symbol first, then by a colour that also differs in lightness.
+//! A verdict is shown by its symbol, and by a colour that differs in lightness as well.
 
 use std::fmt::Write;
 
@@ -8,37 +9,37 @@ use super::escape::xml;
 use super::page;
 use crate::verdict::{Outcome, Verdict};
 
-/// What the page shows.
+/// The content of the page.
 ///
 /// # Examples
 ///
 /// ```
-/// use tenure_lab::picture::{self, Cell, Head, Table};
+/// use tenure_lab::picture::{self, Heading, Table, TableCell};
 ///
-/// let head = |name: &str| Head { name: name.into(), id: String::new(), about: String::new() };
+/// let head = |name: &str| Heading { name: name.into(), id: String::new(), about: String::new() };
 /// let (rows, columns) = (vec![head("pause")], vec![head("redis")]);
 /// let mut table = Table { rows, columns, ..Table::default() };
-/// table.cells.push(Cell { row: 0, column: 0, symbol: "U".into(), ..Cell::default() });
+/// table.cells.push(TableCell { row: 0, column: 0, symbol: "U".into(), ..TableCell::default() });
 /// assert!(picture::matrix(&table).contains("pause"));
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     /// The scenarios.
-    pub rows: Vec<Head>,
+    pub rows: Vec<Heading>,
     /// The locks.
-    pub columns: Vec<Head>,
-    /// What was measured, in any order; a place without a cell stays empty.
-    pub cells: Vec<Cell>,
-    /// Below the headline: when, where, with which servers.
+    pub columns: Vec<Heading>,
+    /// The cells, in any order; where there is none, the table is empty.
+    pub cells: Vec<TableCell>,
+    /// Text below the headline: when, where, with which servers.
     pub about: String,
 }
 
-/// A scenario or a lock.
+/// The heading of a row or a column: a scenario or a lock.
 #[derive(Clone, Debug, Default)]
-pub struct Head {
+pub struct Heading {
     /// Its name.
     pub name: String,
-    /// A number in a catalogue, if it has one.
+    /// Number in the catalogue, if it has one.
     pub id: String,
     /// One sentence about it.
     pub about: String,
@@ -46,26 +47,26 @@ pub struct Head {
 
 /// One scenario on one lock.
 #[derive(Clone, Debug, Default)]
-pub struct Cell {
-    /// The place of its scenario.
+pub struct TableCell {
+    /// Index of its scenario.
     pub row: usize,
-    /// The place of its lock.
+    /// Index of its lock.
     pub column: usize,
-    /// The symbol of the measured verdict; anything else is shown as it is.
+    /// Symbol of the measured verdict; other text is shown as it is.
     pub symbol: String,
-    /// What is expected.
+    /// Symbol of the expected verdict.
     pub expected: String,
-    /// How it came out; none if nothing was played.
+    /// The outcome; none if there was no run.
     pub outcome: Option<Outcome>,
-    /// One line about it: the headline, or why it was not played.
+    /// One line about it: the headline, or why there was no run.
     pub headline: String,
-    /// How often it was played.
+    /// Number of runs.
     pub runs: usize,
-    /// How often it was as expected.
+    /// Number of runs that were as expected.
     pub as_expected: usize,
-    /// The picture of its last run, as [`picture::figure`](super::figure) makes it.
+    /// The picture of one run, as [`picture::figure`](super::figure) makes it.
     pub figure: Option<String>,
-    /// A page about it, instead of a figure in this page.
+    /// Link to a page about it, instead of a figure in this page.
     pub link: Option<String>,
 }
 
@@ -87,10 +88,10 @@ pub fn matrix(table: &Table) -> String {
 
 fn counts(table: &Table) -> String {
     let count = |outcome| table.cells.iter().filter(|cell| cell.outcome == Some(outcome)).count();
-    let played = table.cells.iter().filter(|cell| cell.outcome.is_some()).count();
+    let run = table.cells.iter().filter(|cell| cell.outcome.is_some()).count();
     let skipped = count(Outcome::Skipped);
     let mut parts = vec![
-        format!("{} verdicts measured", played - skipped),
+        format!("{} verdicts measured", run - skipped),
         format!("{} as expected", count(Outcome::AsExpected)),
     ];
     for (outcome, word) in
@@ -111,12 +112,12 @@ fn grid(table: &Table) -> String {
     text += "<th class=\"corner\"></th>";
     for column in &table.columns {
         let (name, about) = (xml(&column.name), xml(&column.about));
-        let _always = write!(text, "<th scope=\"col\" title=\"{about}\"><span>{name}</span></th>");
+        let _ignored = write!(text, "<th scope=\"col\" title=\"{about}\"><span>{name}</span></th>");
     }
     text += "</tr></thead>\n<tbody>\n";
     for (number, row) in table.rows.iter().enumerate() {
         let (name, id, about) = (xml(&row.name), xml(&row.id), xml(&row.about));
-        let _always =
+        let _ignored =
             write!(text, "<tr><th scope=\"row\" title=\"{about}\">{name}<small>{id}</small></th>");
         for column in 0..table.columns.len() {
             let cell = table.cells.iter().find(|cell| cell.row == number && cell.column == column);
@@ -127,7 +128,7 @@ fn grid(table: &Table) -> String {
     text + "</tbody></table></div>\n"
 }
 
-fn one_cell(cell: &Cell) -> String {
+fn one_cell(cell: &TableCell) -> String {
     let class = verdict_class(cell);
     let outcome = match cell.outcome {
         Some(Outcome::Differs) => " differs",
@@ -162,7 +163,7 @@ fn one_cell(cell: &Cell) -> String {
     }
 }
 
-fn tooltip(cell: &Cell) -> String {
+fn tooltip(cell: &TableCell) -> String {
     let mut text = cell.headline.clone();
     if matches!(cell.outcome, Some(Outcome::Differs | Outcome::Inconclusive)) {
         text += &format!(" (expected {})", cell.expected);
@@ -173,7 +174,7 @@ fn tooltip(cell: &Cell) -> String {
     text
 }
 
-fn verdict_class(cell: &Cell) -> String {
+fn verdict_class(cell: &TableCell) -> String {
     let verdict = cell.symbol.parse::<Verdict>().ok();
     match (cell.outcome, verdict) {
         (None, _) => "v-inapplicable".to_owned(),
@@ -182,34 +183,34 @@ fn verdict_class(cell: &Cell) -> String {
     }
 }
 
-fn anchor(cell: &Cell) -> String {
+fn anchor(cell: &TableCell) -> String {
     format!("run-{}-{}", cell.row, cell.column)
 }
 
-/// What the symbols mean: those that the table has.
+/// The meaning of the symbols that the table has.
 fn keys(table: &Table) -> String {
     let mut text = String::from("<ul class=\"keys\">\n");
     for verdict in Verdict::ALL {
-        let used = |cell: &Cell| verdict_class(cell) == format!("v-{}", verdict.name());
+        let used = |cell: &TableCell| verdict_class(cell) == format!("v-{}", verdict.name());
         if table.cells.iter().any(used) {
             let (name, symbol, meaning) = (verdict.name(), verdict.symbol(), verdict.meaning());
-            let _always = writeln!(text, "<li><b class=\"v-{name}\">{symbol}</b>{meaning}</li>");
+            let _ignored = writeln!(text, "<li><b class=\"v-{name}\">{symbol}</b>{meaning}</li>");
         }
     }
     let has = |outcome| table.cells.iter().any(|cell| cell.outcome == Some(outcome));
     for (outcome, class, symbol, meaning) in [
         (Outcome::Differs, "differs", "≠", "framed: not what is expected"),
         (Outcome::Inconclusive, "inconclusive", "?", "the run was not able to show it"),
-        (Outcome::Skipped, "v-none", "·", "skipped: its server cannot be had here"),
+        (Outcome::Skipped, "v-none", "·", "skipped: cannot be run here"),
     ] {
         if has(outcome) {
-            let _always = writeln!(text, "<li><b class=\"{class}\">{symbol}</b>{meaning}</li>");
+            let _ignored = writeln!(text, "<li><b class=\"{class}\">{symbol}</b>{meaning}</li>");
         }
     }
     text + "</ul>\n"
 }
 
-/// The picture of every run, folded; a link from the table unfolds it.
+/// The pictures of the runs, folded; a link from the table unfolds one.
 fn runs(table: &Table) -> String {
     let drawn: Vec<_> = table.cells.iter().filter(|cell| cell.figure.is_some()).collect();
     if drawn.is_empty() {
@@ -217,12 +218,12 @@ fn runs(table: &Table) -> String {
     }
     let mut text = String::from("<h2>The runs</h2>\n");
     for cell in drawn {
-        let name = |heads: &[Head], at: usize| {
+        let name = |heads: &[Heading], at: usize| {
             heads.get(at).map(|head| xml(&head.name)).unwrap_or_default()
         };
         let (row, column) = (name(&table.rows, cell.row), name(&table.columns, cell.column));
         let (class, symbol) = (verdict_class(cell), xml(&cell.symbol));
-        let _always = writeln!(
+        let _ignored = writeln!(
             text,
             "<details class=\"run\"><summary><span class=\"v {class}\">{symbol}</span><b>{row} on \
              {column}</b>{}</summary><div id=\"{}\">{}</div></details>",

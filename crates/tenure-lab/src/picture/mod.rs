@@ -1,26 +1,32 @@
-//! What happened, for the eye: a page for the browser, lines for the terminal, one sentence for
-//! both.
+//! Pictures of a run: a page for the browser, lines for the terminal, and a headline for both.
 //!
-//! Everything that a history says is text of strangers: each writer here escapes it for its medium.
+//! All text in a history is untrusted: each writer here escapes it for its medium.
+//!
+//! - `timeline`: what there is to draw, in any medium; `axis`: its axis of time.
+//! - `svg`, `lanes`: the timeline as SVG; `page`: the HTML page around it.
+//! - `terminal`: the timeline for a terminal.
+//! - `headline`, `narrative`, `checks`: what happened, in figures, in words, and by checker.
+//! - `matrix`: the table of verdicts as a page.
+//! - `escape`: escapes text for each medium.
 
+mod axis;
 mod checks;
 mod escape;
 mod headline;
 #[cfg(test)]
-mod hostile;
+mod hostile_tests;
 mod lanes;
 mod matrix;
+mod narrative;
 mod page;
-mod scene;
-mod story;
 mod svg;
 mod terminal;
 #[cfg(test)]
 mod tests;
-mod time;
+mod timeline;
 
 pub use self::headline::{duration, headline};
-pub use self::matrix::{Cell, Head, Table, matrix};
+pub use self::matrix::{Heading, Table, TableCell, matrix};
 pub use self::page::{embedded, figure, html};
 pub use self::terminal::{table, terminal};
 
@@ -30,12 +36,12 @@ use crate::verdict::Judgement;
 
 /// The timeline as an SVG that stands alone, with its headline.
 pub fn svg(history: &History, report: &Report, judgement: &Judgement) -> String {
-    let scene = scene::Scene::of(history, report);
+    let timeline = timeline::Timeline::of(history, report);
     let title = headline::capital(&headline(report));
-    svg::draw(&scene, Some((&title, &subtitle(history, judgement))))
+    svg::draw(&timeline, Some((&title, &subtitle(history, judgement))))
 }
 
-/// What was played on what, and the verdict.
+/// Scenario, lock, server and verdict.
 fn subtitle(history: &History, judgement: &Judgement) -> String {
     let header = &history.header;
     let mut parts = vec![header.scenario.clone(), header.lock.clone()];

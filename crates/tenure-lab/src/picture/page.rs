@@ -1,14 +1,14 @@
-//! One page per run, with everything inside: drawing, words, and the history itself, so that anyone
-//! can check it again. Nothing is loaded from anywhere.
+//! One HTML page per run, with everything inside: the drawing, the explanation, and the history
+//! itself, so that the reader can check it again. Nothing is loaded from elsewhere.
 
 use std::fmt::Write;
 
+use super::axis::TimeAxis;
 use super::escape::{script, xml};
 use super::headline::{capital, duration, headline, sentence};
-use super::scene::Scene;
-use super::story;
+use super::narrative;
 use super::svg::{self, STYLE};
-use super::time::Time;
+use super::timeline::Timeline;
 use crate::check::Report;
 use crate::check::resource::Tally;
 use crate::history::History;
@@ -16,6 +16,55 @@ use crate::verdict::{Judgement, Outcome, Verdict};
 
 /// The style sheet of pages.
 pub(super) const PAGE: &str = include_str!("page.css");
+
+/// The element of a page that contains its history.
+const SCRIPT: &str = "<script type=\"application/jsonl\" id=\"history\">";
+
+/// For each entry: the text in the drawing that shows its use, the shape, and the meaning.
+const LEGEND: &[(&str, &str, &str)] = &[
+    ("wait s", r#"<path class="wait s0" d="M2 9H32"/>"#, "waits"),
+    ("rect class=\"p", r#"<rect class="p0" x="1" y="3" width="32" height="12" rx="3"/>"#, "holds"),
+    (
+        " late\" fill",
+        r#"<rect class="s0" fill="url(#h0)" x="1" y="3" width="32" height="12" rx="3"/>"#,
+        "holds by its own belief, past its deadline",
+    ),
+    ("d=\"M0 0L4 6H-4Z\"", r#"<path class="p0" d="M17 4L23 13H11Z"/>"#, "renews"),
+    ("<title>refused<", r#"<circle class="hollow s0" cx="17" cy="9" r="4"/>"#, "is refused"),
+    (
+        "<title>no response<",
+        "<circle class='hollow s0' cx='17' cy='9' r='7.5'/>\
+         <text class='value' text-anchor='middle' x='17' y='13'>?</text>",
+        "no response",
+    ),
+    (
+        "learned that it is lost",
+        r#"<path class="cross" d="M14 2V16M14 2L21 5L14 8"/>"#,
+        "learns that it is lost",
+    ),
+    ("process ended", r#"<path class="cross" d="M12 4L22 14M22 4L12 14"/>"#, "process ended"),
+    ("url(#hf)", r#"<rect fill="url(#hf)" x="1" y="1" width="32" height="16"/>"#, "under a fault"),
+    ("class=\"band\"", r#"<rect class="band" x="1" y="1" width="32" height="16"/>"#, "two holders"),
+    ("<title>read<", r#"<circle class="hollow s0" cx="17" cy="9" r="4"/>"#, "reads"),
+    (
+        "class=\"ok\"",
+        "<g transform='translate(17 9)'><circle class='ok' r='7.5'/>\
+         <path class='sign' d='M-3.4 .3L-1 2.8L3.6 -2.6'/></g>",
+        "write accepted",
+    ),
+    (
+        "class=\"bad\"",
+        "<g transform='translate(17 9)'><path class='bad' d='M0 -9L9 0L0 9L-9 0Z'/>\
+         <path class='sign' d='M0 -4.6V.8M0 4.2V4.3'/></g>",
+        "write accepted, another one lost",
+    ),
+    (
+        "class=\"grey\" r",
+        "<g transform='translate(17 9)'><circle class='grey' r='7.5'/>\
+         <path class='sign' d='M-3.6 3.6L3.6 -3.6'/></g>",
+        "refused by the fence",
+    ),
+];
 
 /// Draws a run as one self-contained page of HTML.
 ///
@@ -50,8 +99,8 @@ pub fn html(history: &History, report: &Report, judgement: &Judgement) -> String
     body += &checks(report, judgement);
     body += "<footer><p>The whole history is inside this page. Check it again, without any server: \
              <code>tenure lab replay THIS.html</code></p></footer>\n";
-    let scene = Scene::of(history, report);
-    body += &crosshair(&scene.time);
+    let timeline = Timeline::of(history, report);
+    body += &crosshair(&timeline.axis);
     document(&format!("{title} · {name}"), &body, &embed(history))
 }
 
@@ -67,15 +116,14 @@ pub(super) fn document(title: &str, body: &str, tail: &str) -> String {
     )
 }
 
-/// The drawing of a run with its legend and caption, to stand in a page of
-/// [`matrix`](super::matrix).
+/// The drawing of a run with its legend and caption, for a page of [`matrix`](super::matrix).
 pub fn figure(history: &History, report: &Report, judgement: &Judgement) -> String {
-    let drawing = svg::draw(&Scene::of(history, report), None);
-    let caption = xml(&story::caption(report, judgement.measured));
+    let drawing = svg::draw(&Timeline::of(history, report), None);
+    let caption = xml(&narrative::caption(report, judgement.measured));
     format!("<figure>{drawing}{}<figcaption>{caption}</figcaption></figure>\n", legend(&drawing))
 }
 
-/// How good or bad a verdict looks, as a class of the style sheet.
+/// The class of the style sheet for a verdict.
 pub(super) fn class(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Holds => "good",
@@ -114,12 +162,12 @@ fn about(history: &History) -> String {
     parts.join(" ")
 }
 
-/// Explains what the drawing shows, and nothing else.
+/// The legend, with those entries only that the drawing uses.
 fn legend(drawing: &str) -> String {
     let mut items = String::new();
     for (class, shape, text) in LEGEND {
         if drawing.contains(class) {
-            let _always = write!(
+            let _ignored = write!(
                 items,
                 "<li><svg class='t' viewBox='0 0 34 18' aria-hidden='true'>{shape}</svg>{text}</li>"
             );
@@ -127,48 +175,6 @@ fn legend(drawing: &str) -> String {
     }
     format!("<ul class=\"legend\">{items}</ul>")
 }
-
-/// What to look for in the drawing, the shape, and its meaning.
-const LEGEND: &[(&str, &str, &str)] = &[
-    ("wait s", r#"<path class="wait s0" d="M2 9H32"/>"#, "waits"),
-    ("rect class=\"p", r#"<rect class="p0" x="1" y="3" width="32" height="12" rx="3"/>"#, "holds"),
-    (
-        " late\" fill",
-        r#"<rect class="s0" fill="url(#h0)" x="1" y="3" width="32" height="12" rx="3"/>"#,
-        "holds by its own belief, past its deadline",
-    ),
-    ("d=\"M0 0L4 6H-4Z\"", r#"<path class="p0" d="M17 4L23 13H11Z"/>"#, "renews"),
-    ("<title>refused<", r#"<circle class="hollow s0" cx="17" cy="9" r="4"/>"#, "asks in vain"),
-    (
-        "<title>no answer<",
-        "<circle class='hollow s0' cx='17' cy='9' r='7.5'/>\
-         <text class='value' text-anchor='middle' x='17' y='13'>?</text>",
-        "no answer",
-    ),
-    ("told that it is lost", r#"<path class="cross" d="M14 2V16M14 2L21 5L14 8"/>"#, "told: lost"),
-    ("process ended", r#"<path class="cross" d="M12 4L22 14M22 4L12 14"/>"#, "process ended"),
-    ("url(#hf)", r#"<rect fill="url(#hf)" x="1" y="1" width="32" height="16"/>"#, "under a fault"),
-    ("class=\"band\"", r#"<rect class="band" x="1" y="1" width="32" height="16"/>"#, "two holders"),
-    ("<title>read<", r#"<circle class="hollow s0" cx="17" cy="9" r="4"/>"#, "reads"),
-    (
-        "class=\"ok\"",
-        "<g transform='translate(17 9)'><circle class='ok' r='7.5'/>\
-         <path class='sign' d='M-3.4 .3L-1 2.8L3.6 -2.6'/></g>",
-        "write accepted",
-    ),
-    (
-        "class=\"bad\"",
-        "<g transform='translate(17 9)'><path class='bad' d='M0 -9L9 0L0 9L-9 0Z'/>\
-         <path class='sign' d='M0 -4.6V.8M0 4.2V4.3'/></g>",
-        "write accepted, another one lost",
-    ),
-    (
-        "class=\"grey\" r",
-        "<g transform='translate(17 9)'><circle class='grey' r='7.5'/>\
-         <path class='sign' d='M-3.6 3.6L3.6 -3.6'/></g>",
-        "refused by the fence",
-    ),
-];
 
 /// The three registers side by side.
 fn cards(report: &Report) -> String {
@@ -186,7 +192,7 @@ fn cards(report: &Report) -> String {
             0 => String::new(),
             refused => format!(", {refused} refused"),
         };
-        let _always = write!(
+        let _ignored = write!(
             text,
             "<div class='card'><span>{name}</span><b class='{class}'>{} lost</b>\
              <span>of {} accepted updates{refused}</span></div>",
@@ -198,9 +204,9 @@ fn cards(report: &Report) -> String {
 
 fn moments(history: &History) -> String {
     let mut text = String::from("<h2>What happened</h2>\n<ol class=\"story\">\n");
-    for moment in story::moments(history) {
+    for moment in narrative::moments(history) {
         let class = if moment.harm { " class=\"harm\"" } else { "" };
-        let _always = writeln!(
+        let _ignored = writeln!(
             text,
             "<li><time>{:.3} s</time><span{class}>{}</span></li>",
             moment.at as f64 / 1e9,
@@ -210,17 +216,17 @@ fn moments(history: &History) -> String {
     text + "</ol>\n"
 }
 
-/// Every checker's answer.
+/// The results of all checks.
 fn checks(report: &Report, judgement: &Judgement) -> String {
     let mut text = String::from("<details><summary>Checks</summary><table class=\"checks\">\n");
     for (name, result) in super::checks::lines(report, judgement) {
-        let _always = writeln!(text, "<tr><td>{}</td><td>{}</td></tr>", name, xml(&result));
+        let _ignored = writeln!(text, "<tr><td>{}</td><td>{}</td></tr>", name, xml(&result));
     }
     text + "</table></details>\n"
 }
 
-/// The history inside a page, as lines of JSON; none if it is no page of the lab. Empty lines stand
-/// for what was before, so that an error names the line of the page.
+/// The history inside a page, as lines of JSON; none if it is not a page of the lab. Empty lines
+/// replace the lines before it, so that an error names the line of the page.
 pub fn embedded(page: &str) -> Option<String> {
     let begin = page.find(SCRIPT)? + SCRIPT.len();
     let lines = page[begin..].split("</script>").next()?;
@@ -228,23 +234,20 @@ pub fn embedded(page: &str) -> Option<String> {
     Some("\n".repeat(before) + lines)
 }
 
-/// Where a page keeps its history.
-const SCRIPT: &str = "<script type=\"application/jsonl\" id=\"history\">";
-
 fn embed(history: &History) -> String {
     let mut lines = Vec::new();
-    // Writing to memory cannot fail; a header without a name stays out.
-    let _always = history.write(&mut lines);
+    // Writing to memory cannot fail; a history without a scenario is left out.
+    let _ignored = history.write(&mut lines);
     let lines = script(&String::from_utf8_lossy(&lines));
     format!("{SCRIPT}\n{lines}</script>\n")
 }
 
-/// A line under the pointer that tells the time. Everything else works without it.
-fn crosshair(time: &Time) -> String {
+/// A script that shows the time under the pointer. The page works without it.
+fn crosshair(axis: &TimeAxis) -> String {
     let (left, right) = (svg::LEFT + 6.0, svg::END);
     let width = svg::WIDTH;
-    let anchor = |&(at, place): &(u64, f64)| format!("[{},{place:.4}]", at as f64 / 1e9);
-    let anchors: Vec<_> = time.anchors().iter().map(anchor).collect();
+    let anchor = |&(at, position): &(u64, f64)| format!("[{},{position:.4}]", at as f64 / 1e9);
+    let anchors: Vec<_> = axis.anchors().iter().map(anchor).collect();
     format!(
         "<script>\n(()=>{{const f=document.querySelector('figure'),s=f.querySelector('svg'),a=[{}],\
          c=document.createElement('div'),t=document.createElement('span');c.id='cross';c.append(t);\

@@ -1,15 +1,15 @@
 //! The timeline as SVG: lanes from top to bottom, time from left to right. Every colour is a
-//! variable of the style sheet, so one drawing serves light and dark; every meaning has a shape
-//! too.
+//! variable of the style sheet, so that one drawing serves light and dark mode; every meaning has a
+//! shape as well.
 
 use std::cmp::Reverse;
 use std::fmt::{Display, Write};
 
+use super::axis::TimeAxis;
 use super::escape::{short, xml};
 use super::headline::duration;
 use super::lanes;
-use super::scene::{Band, Fault, Scene};
-use super::time::Time;
+use super::timeline::{FaultSpan, OverlapBand, Timeline};
 
 /// The style sheet of pictures, alone or inside a page.
 pub(super) const STYLE: &str = include_str!("style.css");
@@ -17,25 +17,28 @@ pub(super) const STYLE: &str = include_str!("style.css");
 pub(super) const WIDTH: f64 = 1120.0;
 pub(super) const LEFT: f64 = 172.0;
 const RIGHT: f64 = WIDTH - 26.0;
-/// Where the last moment stands: behind it is room for its label.
+/// Position of the last moment; right of it is room for its label.
 pub(super) const END: f64 = RIGHT - 28.0;
 
-/// A drawing in the making: SVG so far, and the scale of time.
-pub(super) struct Canvas<'a> {
+/// The most rows of faults; more would push the lanes off the screen.
+const FAULT_ROWS: usize = 6;
+
+/// A drawing in progress: the SVG so far, the axis, and the current vertical position.
+pub(super) struct SvgCanvas<'a> {
     pub(super) out: String,
-    time: &'a Time,
+    axis: &'a TimeAxis,
     pub(super) y: f64,
 }
 
-impl Canvas<'_> {
-    /// Where a moment stands.
+impl SvgCanvas<'_> {
+    /// Horizontal position of a moment.
     pub(super) fn x(&self, at: u64) -> f64 {
-        LEFT + 6.0 + self.time.place(at) * (END - LEFT - 6.0)
+        LEFT + 6.0 + self.axis.position(at) * (END - LEFT - 6.0)
     }
 
-    /// Adds a piece. Writing to a string cannot fail.
-    pub(super) fn add(&mut self, piece: impl Display) {
-        let _always = writeln!(self.out, "{piece}");
+    /// Adds an element. Writing to a string cannot fail.
+    pub(super) fn add(&mut self, element: impl Display) {
+        let _ignored = writeln!(self.out, "{element}");
     }
 
     pub(super) fn rect(&mut self, class: &str, x: f64, y: f64, w: f64, h: f64, round: f64) {
@@ -50,7 +53,7 @@ impl Canvas<'_> {
         self.add(format_args!(r#"<path class="{class}" d="M{x1} {y1}L{x2} {y2}"/>"#));
     }
 
-    /// Writes a stranger's text.
+    /// Adds text, escaped.
     pub(super) fn text(&mut self, class: &str, x: f64, y: f64, text: &str) {
         let (x, y, text) = (n(x), n(y), xml(text));
         self.add(format_args!(r#"<text class="{class}" x="{x}" y="{y}">{text}</text>"#));
@@ -63,30 +66,30 @@ pub(super) fn n(value: f64) -> String {
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
-/// About how wide a text will be.
+/// Estimated width of a text.
 pub(super) fn width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.62
 }
 
-/// Draws a scene; with `title` and `subtitle` on a ground of its own, to stand alone.
-pub(super) fn draw(scene: &Scene<'_>, title: Option<(&str, &str)>) -> String {
+/// Draws a timeline; with a title and a subtitle on a background of its own, to stand alone.
+pub(super) fn draw(timeline: &Timeline<'_>, title: Option<(&str, &str)>) -> String {
     let y = if title.is_some() { 84.0 } else { 4.0 };
-    let mut canvas = Canvas { out: String::new(), time: &scene.time, y };
+    let mut canvas = SvgCanvas { out: String::new(), axis: &timeline.axis, y };
     let axis = canvas.y + 14.0;
     canvas.y += 26.0;
-    faults(&mut canvas, scene);
+    faults(&mut canvas, timeline);
     let labels = canvas.y;
-    canvas.y += if scene.bands.is_empty() { 4.0 } else { 24.0 };
+    canvas.y += if timeline.bands.is_empty() { 4.0 } else { 24.0 };
     let top = canvas.y;
-    lanes::draw(&mut canvas, scene);
+    lanes::draw(&mut canvas, timeline);
     let bottom = canvas.y;
     let lanes = std::mem::take(&mut canvas.out);
-    grid(&mut canvas, scene, axis, (top, bottom));
-    for fault in scene.faults.iter().filter(|fault| fault.to.is_none()).take(24) {
+    grid(&mut canvas, timeline, axis, (top, bottom));
+    for fault in timeline.faults.iter().filter(|fault| fault.to.is_none()).take(24) {
         let x = canvas.x(fault.from);
         canvas.line("faultline", x, top - 4.0, x, bottom);
     }
-    bands(&mut canvas, &scene.bands, labels, top, bottom);
+    bands(&mut canvas, &timeline.bands, labels, top, bottom);
     canvas.add(lanes);
     frame(&canvas.out, bottom + 8.0, title)
 }
@@ -94,14 +97,14 @@ pub(super) fn draw(scene: &Scene<'_>, title: Option<(&str, &str)>) -> String {
 fn frame(inner: &str, height: f64, title: Option<(&str, &str)>) -> String {
     let mut hatches = String::new();
     for colour in 0..6 {
-        let _always = write!(
+        let _ignored = write!(
             hatches,
             "<pattern id='h{colour}' width='6' height='6' patternUnits='userSpaceOnUse' \
              patternTransform='rotate(45)'><path class='s{colour}' d='M1.5 0V6' \
              stroke-width='2.2' opacity='.75'/></pattern>"
         );
     }
-    let _always = write!(
+    let _ignored = write!(
         hatches,
         "<pattern id='hf' width='7' height='7' patternUnits='userSpaceOnUse' \
          patternTransform='rotate(-45)'><path d='M1 0V7' stroke='var(--fault)' \
@@ -117,7 +120,7 @@ fn frame(inner: &str, height: f64, title: Option<(&str, &str)>) -> String {
         Some((title, sub)) => {
             let (title, sub) = (xml(title), xml(sub));
             let size = if width(&title, 25.0) > WIDTH { "19" } else { "25" };
-            let _always = write!(
+            let _ignored = write!(
                 head,
                 " aria-label='{title}'><style>{STYLE}</style>\
                  <rect class='bg' width='{WIDTH}' height='{height}' rx='10'/>\
@@ -129,12 +132,12 @@ fn frame(inner: &str, height: f64, title: Option<(&str, &str)>) -> String {
     format!("{head}<defs>{hatches}</defs>\n{inner}</svg>\n")
 }
 
-/// Lines of time behind everything, with their labels on top, and a sign where time is folded.
-fn grid(canvas: &mut Canvas<'_>, scene: &Scene<'_>, axis: f64, (top, bottom): (f64, f64)) {
-    let time = &scene.time;
+/// Vertical lines for the time, with labels on top, and a sign where the axis is folded.
+fn grid(canvas: &mut SvgCanvas<'_>, timeline: &Timeline<'_>, axis: f64, (top, bottom): (f64, f64)) {
+    let time = &timeline.axis;
     let step = step(time.shown());
     let first = time.from().div_ceil(step);
-    // Up to the last one: a range without an end would begin again after the greatest number.
+    // With an end: an open range would overflow after the greatest number.
     for at in (first..=time.to() / step).map(|number| number * step) {
         if time.folds.iter().any(|&(from, to)| from < at && at < to) {
             continue;
@@ -158,7 +161,7 @@ fn grid(canvas: &mut Canvas<'_>, scene: &Scene<'_>, axis: f64, (top, bottom): (f
     }
 }
 
-/// A round step that gives five to nine ticks.
+/// A round step that gives five to nine labels.
 fn step(span: u64) -> u64 {
     let rough = (span / 9).max(1);
     let power = 10u64.pow(rough.ilog10());
@@ -175,32 +178,29 @@ fn tick(at: u64, step: u64) -> String {
     }
 }
 
-/// More rows of faults would push the lanes off the screen.
-const FAULTS: usize = 6;
-
-/// Faults in as few rows as their labels need, each with a line down through the lanes.
-fn faults(canvas: &mut Canvas<'_>, scene: &Scene<'_>) {
-    if scene.faults.is_empty() {
+/// Draws the faults, in as few rows as their labels need.
+fn faults(canvas: &mut SvgCanvas<'_>, timeline: &Timeline<'_>) {
+    if timeline.faults.is_empty() {
         return;
     }
     let mut ends: Vec<f64> = Vec::new();
     let top = canvas.y;
-    for fault in scene.faults.iter().take(60) {
+    for fault in timeline.faults.iter().take(60) {
         let label = short(&label(fault), 64);
         let wide = width(&label, 12.5) + 14.0;
         let x = canvas.x(fault.from);
         let to = fault.to.map_or(x, |to| canvas.x(to));
         let inside = to - x > wide;
-        // A label that would leave the picture stands before its mark.
+        // A label that does not fit right of its mark is drawn left of it.
         let before = !inside && to + wide + 12.0 > RIGHT;
         let from = if before { x - wide - 12.0 } else { x };
         let end = if inside || before { to + 8.0 } else { to + wide + 12.0 };
         let free = ends.iter().position(|&taken| taken < from);
-        let row = free.unwrap_or(ends.len()).min(FAULTS);
-        // Where there is no room for words, the mark has to do, with its words for the pointer.
-        let label = if row < FAULTS { label } else { String::new() };
+        let row = free.unwrap_or(ends.len()).min(FAULT_ROWS);
+        // Without room for a label, only the tooltip of the mark has it.
+        let label = if row < FAULT_ROWS { label } else { String::new() };
         ends.resize(ends.len().max(row + 1), f64::MIN);
-        ends[row] = if row < FAULTS { end } else { f64::MIN };
+        ends[row] = if row < FAULT_ROWS { end } else { f64::MIN };
         let y = top + row as f64 * 27.0;
         one_fault(canvas, fault, &label, y, inside, before);
     }
@@ -208,13 +208,13 @@ fn faults(canvas: &mut Canvas<'_>, scene: &Scene<'_>) {
     canvas.y = top + ends.len() as f64 * 27.0 + 4.0;
 }
 
-fn label(fault: &Fault<'_>) -> String {
+fn label(fault: &FaultSpan<'_>) -> String {
     format!("{} · {}", fault.text, fault.id)
 }
 
 fn one_fault(
-    canvas: &mut Canvas<'_>,
-    fault: &Fault<'_>,
+    canvas: &mut SvgCanvas<'_>,
+    fault: &FaultSpan<'_>,
     label: &str,
     y: f64,
     inside: bool,
@@ -247,9 +247,9 @@ fn one_fault(
 }
 
 /// The red bands, with their lengths above: the certain ones first, as long as there is room.
-fn bands(canvas: &mut Canvas<'_>, bands: &[Band], labels: f64, top: f64, bottom: f64) {
+fn bands(canvas: &mut SvgCanvas<'_>, bands: &[OverlapBand], labels: f64, top: f64, bottom: f64) {
     let mut taken: Vec<(f64, f64)> = Vec::new();
-    let mut order: Vec<&Band> = bands.iter().collect();
+    let mut order: Vec<&OverlapBand> = bands.iter().collect();
     order.sort_by_key(|band| (!band.certain, Reverse(band.to - band.from)));
     for band in order {
         let (x, to) = (canvas.x(band.from), canvas.x(band.to));

@@ -1,9 +1,9 @@
-//! Pictures of histories by hand: nothing overlaps its frame, nothing acts, nothing is lost.
+//! Pictures of histories that are written as text: they fit their frame, are escaped, and complete.
 
 use super::*;
 use crate::check;
-use crate::history::{Header, What};
-use crate::script::{AMNESIA, KILLED, PAUSE, play};
+use crate::history::{EventKind, Header};
+use crate::test_history::{AMNESIA, KILLED, PAUSE, parse};
 
 fn judged(history: &History) -> (Report, Judgement) {
     let report = check::check(history);
@@ -12,8 +12,8 @@ fn judged(history: &History) -> (Report, Judgement) {
 }
 
 #[test]
-fn the_headline_says_it_in_figures() {
-    let line = |expected, lines| headline(&check::check(&play(expected, lines)));
+fn the_headline_has_the_figures() {
+    let line = |expected, lines| headline(&check::check(&parse(expected, lines)));
     assert_eq!(
         line("overlap", PAUSE),
         "2 holders for 312 ms · 1 of 2 updates lost · with fence: 0 lost"
@@ -26,8 +26,8 @@ fn the_headline_says_it_in_figures() {
 }
 
 #[test]
-fn a_page_needs_nothing_from_outside() {
-    let history = play("overlap", PAUSE);
+fn a_page_loads_nothing() {
+    let history = parse("overlap", PAUSE);
     let (report, judgement) = judged(&history);
     let page = html(&history, &report, &judgement);
     for word in ["src=", "@import", "href=", "url(http", "//cdn"] {
@@ -41,8 +41,8 @@ fn a_page_needs_nothing_from_outside() {
 }
 
 #[test]
-fn a_page_holds_its_whole_history() {
-    let history = play("overlap", PAUSE);
+fn a_page_contains_its_whole_history() {
+    let history = parse("overlap", PAUSE);
     let (report, judgement) = judged(&history);
     let page = html(&history, &report, &judgement);
     let lines = embedded(&page).unwrap();
@@ -50,11 +50,11 @@ fn a_page_holds_its_whole_history() {
     assert_eq!(embedded("<html></html>"), None);
 }
 
-/// A history in which every word is written by an enemy.
+/// A history in which every text is hostile.
 fn hostile() -> History {
     let evil =
         "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u{1b}[2J\u{202e}";
-    let mut history = play("overlap", PAUSE);
+    let mut history = parse("overlap", PAUSE);
     history.header = Header {
         scenario: evil.into(),
         about: evil.into(),
@@ -67,16 +67,16 @@ fn hostile() -> History {
     }
     for event in &mut history.events {
         event.lane += evil;
-        match &mut event.what {
-            What::Asked { key, .. } => key.push_str(evil),
-            What::Seen { holder: Some(holder), .. } => holder.push_str(evil),
-            What::Fault { id, text, target, .. } => {
+        match &mut event.kind {
+            EventKind::Asked { key, .. } => key.push_str(evil),
+            EventKind::Seen { holder: Some(holder), .. } => holder.push_str(evil),
+            EventKind::Fault { id, text, target, .. } => {
                 [id, text, target].into_iter().for_each(|word| word.push_str(evil));
             }
-            What::Healed { text, target } => {
+            EventKind::Healed { text, target } => {
                 [text, target].into_iter().for_each(|word| word.push_str(evil));
             }
-            What::Ended { how } => how.push_str(evil),
+            EventKind::Ended { how } => how.push_str(evil),
             _ => {}
         }
     }
@@ -84,7 +84,7 @@ fn hostile() -> History {
 }
 
 #[test]
-fn hostile_text_stays_text() {
+fn hostile_text_is_escaped() {
     let history = hostile();
     let (report, judgement) = judged(&history);
     let page = html(&history, &report, &judgement);
@@ -98,8 +98,8 @@ fn hostile_text_stays_text() {
     assert!(!text.contains(['\u{1b}', '\u{202e}']));
     let lines = embedded(&page).unwrap();
     assert_eq!(History::read(lines.as_bytes()).unwrap(), history, "and the history is the same");
-    let head = Head { name: history.header.lock.clone(), ..Head::default() };
-    let cell = Cell { symbol: history.header.lock.clone(), ..Cell::default() };
+    let head = Heading { name: history.header.lock.clone(), ..Heading::default() };
+    let cell = TableCell { symbol: history.header.lock.clone(), ..TableCell::default() };
     let (rows, cells) = (vec![head.clone()], vec![cell]);
     let page = matrix(&Table { rows, columns: vec![head], cells, about: String::new() });
     assert!(!page.contains("<script") && !page.contains("<img"), "{page}");
@@ -108,7 +108,7 @@ fn hostile_text_stays_text() {
 #[test]
 fn every_tag_of_a_page_is_closed() {
     for (expected, lines) in [("overlap", PAUSE), ("broken", AMNESIA), ("stuck", KILLED)] {
-        let history = play(expected, lines);
+        let history = parse(expected, lines);
         let (report, judgement) = judged(&history);
         for made in [html(&history, &report, &judgement), svg(&history, &report, &judgement)] {
             for tag in ["svg", "g", "text", "details", "figure", "ul", "li", "table", "main", "div"]
@@ -124,7 +124,7 @@ fn every_tag_of_a_page_is_closed() {
 
 #[test]
 fn the_terminal_stays_within_a_hundred_columns() {
-    for history in [play("overlap", PAUSE), play("stuck", KILLED), play("broken", AMNESIA)] {
+    for history in [parse("overlap", PAUSE), parse("stuck", KILLED), parse("broken", AMNESIA)] {
         let (report, judgement) = judged(&history);
         let text = terminal(&history, &report, &judgement, false);
         let wide = text.lines().find(|line| line.chars().count() > 100);
@@ -134,7 +134,7 @@ fn the_terminal_stays_within_a_hundred_columns() {
 }
 
 #[test]
-fn the_terminal_shows_a_refusal_that_shares_its_column_and_one_length_of_an_overlap() {
+fn the_terminal_shows_a_refusal_in_a_shared_column_and_the_length_of_an_overlap() {
     // A's refused write and B's accepted one are a thousandth of the picture apart.
     let lines = "
         0 A asked 1
@@ -148,14 +148,14 @@ fn the_terminal_shows_a_refusal_that_shares_its_column_and_one_length_of_an_over
         2202 B releasing 2
         2203 A releasing 1
         9000 A ended done";
-    let history = play("overlap", lines);
+    let history = parse("overlap", lines);
     let (report, judgement) = judged(&history);
     let text = terminal(&history, &report, &judgement, false);
     let lane = text.lines().find(|line| line.starts_with("read+write")).unwrap();
     assert!(lane.contains('⊘'), "{text}");
-    // 269 ms inside both deadlines, and A goes on for longer than its own.
+    // 64 ms inside both deadlines, and 269 ms in all, as A goes on after its own.
     let late = AMNESIA.replace("9 A granted 1 2 2005", "9 A granted 1 2 500");
-    let history = play("broken", &late);
+    let history = parse("broken", &late);
     let (report, judgement) = judged(&history);
     let text = terminal(&history, &report, &judgement, false);
     assert!(text.contains("two holders, 64 ms inside both deadlines, 269 ms in all"), "{text}");
@@ -170,7 +170,7 @@ fn extreme_times_do_not_break_a_picture() {
         17000000000000 B asked 2
         18000000000000 B granted 2 2 18000000000000";
     for lines in ["", "5 A note alone", "1 A releasing 1\n 2 A granted 1 1 0", huge] {
-        let history = play("holds", lines);
+        let history = parse("holds", lines);
         let (report, judgement) = judged(&history);
         assert!(html(&history, &report, &judgement).ends_with("</html>\n"));
         assert!(!terminal(&history, &report, &judgement, true).is_empty());
@@ -178,7 +178,7 @@ fn extreme_times_do_not_break_a_picture() {
 }
 
 #[test]
-fn crowds_are_drawn_small() {
+fn many_clients_are_left_out_of_the_drawing() {
     let mut lines = String::new();
     for client in 0..500 {
         lines += &format!("{client} c{client} asked {client}\n");
@@ -186,7 +186,7 @@ fn crowds_are_drawn_small() {
         lines += &format!("{at} c{client} granted {client} {client} {}\n", at + 2000);
         lines += &format!("{} c{client} releasing {client}\n", at + 9);
     }
-    let history = play("holds", &lines);
+    let history = parse("holds", &lines);
     let (report, judgement) = judged(&history);
     let drawing = svg(&history, &report, &judgement);
     assert!(drawing.len() < 100_000, "{}", drawing.len());

@@ -1,75 +1,61 @@
-//! Clients that die or change their mind: F01, F02, F21, F23.
+//! Clients that are killed or cancel: between request and response (F01), while they hold (F02), by
+//! dropping their acquire (F21), and in the queue (F23).
 
 use anyhow::Result;
 
-use crate::stage::Stage;
+use super::steps::{next_acquires, next_works, start_both};
+use crate::runner::Runner;
 
-/// A asks, its request takes effect, and it dies before it hears the answer. B wants the lock.
-pub(super) fn between(stage: &mut Stage<'_>) -> Result<()> {
-    ask_unheard(stage, "F01")?;
-    stage.kill("A", "F01")?;
-    recover(stage)
+/// A's request takes effect, and A is killed before the response arrives. B acquires the lock.
+pub(super) fn between(runner: &mut Runner<'_>) -> Result<()> {
+    acquire_without_response(runner, "F01")?;
+    runner.kill("A", "F01")?;
+    next_acquires(runner)
 }
 
-/// A asks, its request takes effect, and A drops the future before it hears the answer.
-pub(super) fn dropped(stage: &mut Stage<'_>) -> Result<()> {
-    ask_unheard(stage, "F21")?;
-    stage.abandon("A")?;
-    stage.link("A")?.heal()?;
-    stage.healed("A hears answers again", "A");
-    recover(stage)
+/// A's request takes effect, and A drops the future before the response arrives.
+pub(super) fn dropped(runner: &mut Runner<'_>) -> Result<()> {
+    acquire_without_response(runner, "F21")?;
+    runner.cancel("A")?;
+    runner.route("A")?.heal()?;
+    runner.end_fault("responses reach A again", "A");
+    next_acquires(runner)
 }
 
-/// The holder is killed; the next one waits already.
-pub(super) fn killed(stage: &mut Stage<'_>) -> Result<()> {
-    stage.client("A")?;
-    stage.client("B")?;
-    stage.enter("A")?;
-    stage.ask("B", None)?;
-    stage.kill("A", "F02")?;
-    take_over(stage)
+/// The holder is killed while B waits for the lock.
+pub(super) fn killed(runner: &mut Runner<'_>) -> Result<()> {
+    start_both(runner)?;
+    runner.acquire_and_read("A")?;
+    runner.acquire("B", None)?;
+    runner.kill("A", "F02")?;
+    next_works(runner)
 }
 
-/// Three waiters are killed in the queue; the one behind them wants the lock when A gives it back.
-pub(super) fn dead_waiters(stage: &mut Stage<'_>) -> Result<()> {
+/// Three waiters are killed in the queue; B, behind them, waits for the lock when A releases it.
+pub(super) fn dead_waiters(runner: &mut Runner<'_>) -> Result<()> {
     for name in ["A", "B", "W1", "W2", "W3"] {
-        stage.client(name)?;
+        runner.start_client(name)?;
     }
-    stage.enter("A")?;
+    runner.acquire_and_read("A")?;
     for name in ["W1", "W2", "W3"] {
-        stage.ask(name, None)?;
-        stage.wait_waiting()?;
+        runner.acquire(name, None)?;
+        runner.wait_for_waiter()?;
     }
     for name in ["W1", "W2", "W3"] {
-        stage.kill(name, "F23")?;
+        runner.kill(name, "F23")?;
     }
-    stage.ask("B", None)?;
-    stage.wait_waiting()?;
-    stage.finish_work("A")?;
-    take_over(stage)
+    runner.acquire("B", None)?;
+    runner.wait_for_waiter()?;
+    runner.write_and_release("A")?;
+    next_works(runner)
 }
 
-/// A's request arrives and takes effect, the answer does not come.
-fn ask_unheard(stage: &mut Stage<'_>, id: &str) -> Result<()> {
-    stage.client("A")?;
-    stage.client("B")?;
-    stage.warm("A")?;
-    stage.fault(id, "A's requests arrive, answers do not", "A");
-    stage.link("A")?.cut_answers()?;
-    stage.ask("A", None)?;
-    stage.wait_held()
-}
-
-fn recover(stage: &mut Stage<'_>) -> Result<()> {
-    stage.ask("B", None)?;
-    take_over(stage)
-}
-
-/// B gets the lock and works, or never gets it.
-pub(super) fn take_over(stage: &mut Stage<'_>) -> Result<()> {
-    if stage.obtain("B")? {
-        stage.read("B")?;
-        stage.finish_work("B")?;
-    }
-    Ok(())
+/// A's request arrives and takes effect; the response does not arrive.
+fn acquire_without_response(runner: &mut Runner<'_>, id: &str) -> Result<()> {
+    start_both(runner)?;
+    runner.warm_up("A")?;
+    runner.begin_fault(id, "A's requests arrive, responses do not", "A");
+    runner.route("A")?.cut_responses()?;
+    runner.acquire("A", None)?;
+    runner.wait_held()
 }

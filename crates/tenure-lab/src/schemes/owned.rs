@@ -1,4 +1,4 @@
-//! Schemes 5 and 6: the value or field says who owns the lock, and only the owner deletes it.
+//! Schemes 5 and 6: the value or field names the owner, and only the owner deletes it.
 
 use std::time::Duration;
 
@@ -7,14 +7,38 @@ use futures_util::StreamExt;
 use tenure::Result;
 use tenure::backend::Claim;
 
-use super::classical::Scheme;
-use super::wire::Wire;
-use super::{left, millis, name};
+use super::redis_connection::RedisConnection;
+use super::scheme::{KeyState, Scheme};
+use super::{key_state, millis, redis_key};
+
+pub(super) const COMPARE_AND_DELETE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
+const SET_UNIQUE: &str = "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+    return redis.call('INCR', KEYS[2]) end return false";
+
+const COUNT_UP: &str = "
+    local mine = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1
+    if redis.call('EXISTS', KEYS[1]) == 1 and not mine then return false end
+    redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    if mine then return tonumber(redis.call('GET', KEYS[2])) end
+    return redis.call('INCR', KEYS[2])";
+
+const COUNT_DOWN: &str = "
+    if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
+    if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) > 0 then return 1 end
+    redis.call('DEL', KEYS[1])
+    redis.call('PUBLISH', KEYS[1], 'free')
+    return 1";
+
+const EXTEND: &str = "if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
+    return redis.call('PEXPIRE', KEYS[1], ARGV[2])";
 
 /// A unique value, an atomic compare-and-delete, and a counter for the token. **Wrong:** the
-/// counter goes back when the server forgets, so that two holders can have the same token.
+/// counter goes back when the server loses its data, so that two holders can have the same token.
 #[derive(Debug)]
-pub(crate) struct Unique(pub(crate) Wire);
+pub(crate) struct Unique(pub(crate) RedisConnection);
 
 #[async_trait]
 impl Scheme for Unique {
@@ -26,29 +50,27 @@ impl Scheme for Unique {
         "a token by INCR repeats after a failover or a restart without data"
     }
 
-    fn nodes(&self) -> &[Wire] {
+    fn nodes(&self) -> &[RedisConnection] {
         std::slice::from_ref(&self.0)
     }
 
-    async fn take(&self, claim: &Claim) -> Result<Option<u64>> {
-        const TAKE: &str = "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
-            return redis.call('INCR', KEYS[2]) end return false";
-        let key = name(&claim.key);
+    async fn try_acquire(&self, claim: &Claim) -> Result<Option<u64>> {
+        let key = redis_key(&claim.key);
         let arguments = [claim.owner.to_string(), millis(claim.ttl).to_string()];
-        self.0.script(TAKE, &[&key, &format!("{key}:token")], &arguments).await
+        self.0.script(SET_UNIQUE, &[&key, &format!("{key}:token")], &arguments).await
     }
 
-    async fn give(&self, claim: &Claim) -> Result<bool> {
+    async fn release(&self, claim: &Claim) -> Result<bool> {
         let owner = [claim.owner.to_string()];
-        self.0.script(COMPARE_AND_DELETE, &[&name(&claim.key)], &owner).await
+        self.0.script(COMPARE_AND_DELETE, &[&redis_key(&claim.key)], &owner).await
     }
 }
 
-/// A hash with a count per owner, renewed by a watchdog, woken by a message. **Wrong:** the token
-/// as in 5, a retry after a lost answer counts twice, and the watchdog renews without looking
-/// whether anybody hears its answers.
+/// A hash with a count per owner, renewed by a watchdog, with a message that wakes the waiters.
+/// **Wrong:** the token as in 5, a retry after a lost response counts twice, and the watchdog
+/// renews also while no response arrives.
 #[derive(Debug)]
-pub(crate) struct Watchdog(pub(crate) Wire);
+pub(crate) struct Watchdog(pub(crate) RedisConnection);
 
 #[async_trait]
 impl Scheme for Watchdog {
@@ -60,58 +82,43 @@ impl Scheme for Watchdog {
         "as redis-unique; a retry counts twice, and the watchdog renews blindly"
     }
 
-    fn nodes(&self) -> &[Wire] {
+    fn nodes(&self) -> &[RedisConnection] {
         std::slice::from_ref(&self.0)
     }
 
-    async fn take(&self, claim: &Claim) -> Result<Option<u64>> {
-        const TAKE: &str = "
-            local mine = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1
-            if redis.call('EXISTS', KEYS[1]) == 1 and not mine then return false end
-            redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
-            redis.call('PEXPIRE', KEYS[1], ARGV[2])
-            if mine then return tonumber(redis.call('GET', KEYS[2])) end
-            return redis.call('INCR', KEYS[2])";
-        let key = name(&claim.key);
+    async fn try_acquire(&self, claim: &Claim) -> Result<Option<u64>> {
+        let key = redis_key(&claim.key);
         let arguments = [claim.owner.to_string(), millis(claim.ttl).to_string()];
-        self.0.script(TAKE, &[&key, &format!("{key}:token")], &arguments).await
+        self.0.script(COUNT_UP, &[&key, &format!("{key}:token")], &arguments).await
     }
 
-    async fn give(&self, claim: &Claim) -> Result<bool> {
-        const GIVE: &str = "
-            if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
-            if redis.call('HINCRBY', KEYS[1], ARGV[1], -1) > 0 then return 1 end
-            redis.call('DEL', KEYS[1])
-            redis.call('PUBLISH', KEYS[1], 'free')
-            return 1";
-        self.0.script(GIVE, &[&name(&claim.key)], &[claim.owner.to_string()]).await
+    async fn release(&self, claim: &Claim) -> Result<bool> {
+        self.0.script(COUNT_DOWN, &[&redis_key(&claim.key)], &[claim.owner.to_string()]).await
     }
 
-    async fn extend(&self, claim: &Claim) -> Result<bool> {
-        const EXTEND: &str = "if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
-            return redis.call('PEXPIRE', KEYS[1], ARGV[2])";
+    async fn renew(&self, claim: &Claim) -> Result<bool> {
         let arguments = [claim.owner.to_string(), millis(claim.ttl).to_string()];
-        self.0.script(EXTEND, &[&name(&claim.key)], &arguments).await
+        self.0.script(EXTEND, &[&redis_key(&claim.key)], &arguments).await
     }
 
-    /// Until a message comes, or until the lease ends that is in the way: no other look.
-    async fn wait(&self, claim: &Claim) {
-        let Ok(mut heard) = self.0.listen(&name(&claim.key)).await else { return };
-        let Ok(Some(left)) = left(&self.0, &claim.key).await else { return };
-        let message = async { heard.on_message().next().await };
-        let end = left.unwrap_or(claim.ttl) + Duration::from_millis(1);
-        // A subscription that broke wakes nobody: the stream just ends, and nobody looks.
-        let awake = async {
+    /// Waits for a message, or until the holder's lease ends. There is no other recheck.
+    async fn until_free(&self, claim: &Claim) {
+        let Ok(mut subscription) = self.0.subscribe(&redis_key(&claim.key)).await else { return };
+        let left = match key_state(&self.0, &claim.key).await {
+            Ok(KeyState::Expires(left)) => left,
+            Ok(KeyState::Unlimited) => claim.ttl,
+            Ok(KeyState::Free) | Err(_) => return,
+        };
+        let message = async { subscription.on_message().next().await };
+        // When the subscription breaks its stream just ends, and this scheme does not notice.
+        let woken = async {
             if message.await.is_none() {
                 std::future::pending::<()>().await;
             }
         };
         tokio::select! {
-            () = awake => {}
-            () = tokio::time::sleep(end) => {}
+            () = woken => {}
+            () = tokio::time::sleep(left + Duration::from_millis(1)) => {}
         }
     }
 }
-
-pub(super) const COMPARE_AND_DELETE: &str =
-    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";

@@ -1,4 +1,4 @@
-//! Scheme 7: Redlock as its description has it, on five masters that do not know each other.
+//! Scheme 7: Redlock as it is described, on five masters that are independent of each other.
 
 use std::time::{Duration, Instant};
 
@@ -8,22 +8,25 @@ use redis::cmd;
 use tenure::backend::Claim;
 use tenure::{Error, ErrorKind, Result};
 
-use super::classical::Scheme;
 use super::owned::COMPARE_AND_DELETE;
-use super::wire::Wire;
-use super::{millis, name};
+use super::redis_connection::RedisConnection;
+use super::scheme::Scheme;
+use super::{millis, redis_key};
 
 /// A majority of nodes, within the lease. **Wrong:** it has no token, trusts the clock of every
-/// node, and takes a node that forgot its locks for one that never had any.
+/// node, and does not notice that a node has lost its locks.
 #[derive(Debug)]
-pub(crate) struct Redlock(pub(crate) Vec<Wire>);
+pub(crate) struct Redlock(pub(crate) Vec<RedisConnection>);
 
 impl Redlock {
-    async fn give_everywhere(&self, claim: &Claim) -> usize {
-        let (key, owner) = (name(&claim.key), [claim.owner.to_string()]);
+    /// Deletes the claim's keys on all nodes: on how many there was one.
+    async fn release_everywhere(&self, claim: &Claim) -> usize {
+        let key = redis_key(&claim.key);
         let keys = [key.as_str()];
-        let asks = self.0.iter().map(|node| node.script(COMPARE_AND_DELETE, &keys, &owner));
-        join_all(asks).await.into_iter().filter(|given| matches!(given, Ok(true))).count()
+        let owner = [claim.owner.to_string()];
+        let requests = self.0.iter().map(|node| node.script(COMPARE_AND_DELETE, &keys, &owner));
+        let released = join_all(requests).await;
+        released.into_iter().filter(|released| matches!(released, Ok(true))).count()
     }
 }
 
@@ -37,31 +40,31 @@ impl Scheme for Redlock {
         "no token; a node's clock or its amnesia lets two in"
     }
 
-    fn nodes(&self) -> &[Wire] {
+    fn nodes(&self) -> &[RedisConnection] {
         &self.0
     }
 
-    async fn take(&self, claim: &Claim) -> Result<Option<u64>> {
+    async fn try_acquire(&self, claim: &Claim) -> Result<Option<u64>> {
         let start = Instant::now();
         let mut set = cmd("SET");
-        set.arg(name(&claim.key)).arg(claim.owner.to_string());
+        set.arg(redis_key(&claim.key)).arg(claim.owner.to_string());
         set.arg("NX").arg("PX").arg(millis(claim.ttl));
-        let asks = self.0.iter().map(|node| node.ask::<Option<String>>(&set));
-        let answers = join_all(asks).await;
-        let taken = answers.iter().filter(|answer| matches!(answer, Ok(Some(_)))).count();
-        let silent = answers.iter().filter(|answer| answer.is_err()).count();
+        let requests = self.0.iter().map(|node| node.query::<Option<String>>(&set));
+        let responses = join_all(requests).await;
+        let granted = responses.iter().filter(|response| matches!(response, Ok(Some(_)))).count();
+        let failed = responses.iter().filter(|response| response.is_err()).count();
         let drift = claim.ttl / 100 + Duration::from_millis(2);
-        if taken >= self.majority() && start.elapsed() + drift < claim.ttl {
+        if granted >= self.majority() && start.elapsed() + drift < claim.ttl {
             return Ok(Some(1));
         }
-        self.give_everywhere(claim).await;
-        match silent >= self.majority() {
-            true => Err(Error::new(ErrorKind::Unavailable, "no majority answers")),
-            false => Ok(None),
+        self.release_everywhere(claim).await;
+        if failed >= self.majority() {
+            return Err(Error::new(ErrorKind::Unavailable, "no response from a majority of nodes"));
         }
+        Ok(None)
     }
 
-    async fn give(&self, claim: &Claim) -> Result<bool> {
-        Ok(self.give_everywhere(claim).await >= self.majority())
+    async fn release(&self, claim: &Claim) -> Result<bool> {
+        Ok(self.release_everywhere(claim).await >= self.majority())
     }
 }

@@ -1,8 +1,9 @@
 //! The server of a schedule: a store with leases on a clock of its own, which can jump. It stands
-//! for any server that keeps a row with an end: no queue, a growing token, a bell for waiters.
+//! for any server that stores a row with an expiry: no queue, growing tokens, and a wake-up for all
+//! waiters.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,24 +12,27 @@ use tenure::{Attempt, Error, ErrorKind, FencingToken, Finding, Holding, Key, Res
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The server; clones are the same.
+use crate::sync::Mutex;
+
+/// The simulated server. Clones share its state.
 #[derive(Clone, Debug)]
-pub(super) struct Server(Arc<Inner>);
+pub(super) struct SimulatedServer(Arc<ServerInner>);
 
 #[derive(Debug)]
-struct Inner {
-    rows: Mutex<Rows>,
-    bell: Notify,
+struct ServerInner {
+    state: Mutex<ServerState>,
+    /// Wakes all waiters to recheck.
+    wakeup: Notify,
     start: Instant,
-    /// A server that forgets to compare the owner: to prove that schedules find it.
+    /// Whether it grants the lock without comparing the owner: to prove that schedules find it.
     broken: bool,
 }
 
 #[derive(Debug, Default)]
-struct Rows {
+struct ServerState {
     rows: HashMap<Key, Row>,
     token: u64,
-    /// How far the server's clock is ahead of the true one, in milliseconds.
+    /// How far the server's clock is ahead of the real one, in milliseconds.
     ahead: i64,
 }
 
@@ -36,59 +40,60 @@ struct Rows {
 struct Row {
     owner: Owner,
     token: FencingToken,
-    /// On the server's clock.
+    /// Expiry, in milliseconds of the server's clock.
     until: i64,
 }
 
-impl Server {
-    pub(super) fn new(broken: bool) -> Server {
-        let (rows, bell, start) = (Mutex::default(), Notify::new(), Instant::now());
-        Server(Arc::new(Inner { rows, bell, start, broken }))
+impl SimulatedServer {
+    pub(super) fn new(broken: bool) -> SimulatedServer {
+        let state = Mutex::default();
+        let start = Instant::now();
+        SimulatedServer(Arc::new(ServerInner { state, wakeup: Notify::new(), start, broken }))
     }
 
-    /// Lets its clock jump.
+    /// Lets its clock jump by this many milliseconds.
     pub(super) fn jump(&self, millis: i64) {
-        self.rows().ahead += millis;
-        self.0.bell.notify_waiters();
+        self.state().ahead += millis;
+        self.0.wakeup.notify_waiters();
     }
 
-    /// Forgets who holds: an eviction, an operator, a session that was killed.
+    /// Loses all locks, as after an eviction or a killed session.
     pub(super) fn forget(&self) {
-        self.rows().rows.clear();
-        self.0.bell.notify_waiters();
+        self.state().rows.clear();
+        self.0.wakeup.notify_waiters();
     }
 
-    /// Whether somebody holds on the server's clock.
+    /// Whether a lock is held by the server's clock.
     pub(super) fn is_held(&self) -> bool {
-        let rows = self.rows();
-        let now = self.now(&rows);
-        rows.rows.values().any(|row| row.until > now)
+        let state = self.state();
+        let now = self.now(&state);
+        state.rows.values().any(|row| row.until > now)
     }
 
-    fn rows(&self) -> MutexGuard<'_, Rows> {
-        self.0.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, ServerState> {
+        self.0.state.lock()
     }
 
-    fn now(&self, rows: &Rows) -> i64 {
-        self.0.start.elapsed().as_millis() as i64 + rows.ahead
+    fn now(&self, state: &ServerState) -> i64 {
+        self.0.start.elapsed().as_millis() as i64 + state.ahead
     }
 }
 
 #[async_trait]
-impl Backend for Server {
+impl Backend for SimulatedServer {
     fn info(&self) -> Info {
         let mut info = Info::new("simulated");
-        // On the caller's runtime, and so on the virtual clock.
+        // Lets the engine run on the caller's runtime, and so on the virtual clock.
         info.reach = Reach::Process;
         info.order = Order::Any;
         info
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        let mut rows = self.rows();
-        let now = self.now(&rows);
+        let mut state = self.state();
+        let now = self.now(&state);
         let until = now + claim.ttl.as_millis() as i64;
-        if let Some(row) = rows.rows.get_mut(&claim.key).filter(|row| row.until > now) {
+        if let Some(row) = state.rows.get_mut(&claim.key).filter(|row| row.until > now) {
             if row.owner == claim.owner {
                 row.until = until;
                 return Ok(Attempt::Granted(Grant::new(row.token, claim.ttl)));
@@ -97,18 +102,18 @@ impl Backend for Server {
                 return Ok(Attempt::Busy(tenure::Busy::new(claim.key.clone())));
             }
         }
-        rows.token += 1;
+        state.token += 1;
         let exhausted = || Error::new(ErrorKind::Unavailable, "there are no more tokens");
-        let token = FencingToken::new(rows.token).ok_or_else(exhausted)?;
-        rows.rows.insert(claim.key.clone(), Row { owner: claim.owner, token, until });
+        let token = FencingToken::new(state.token).ok_or_else(exhausted)?;
+        state.rows.insert(claim.key.clone(), Row { owner: claim.owner, token, until });
         Ok(Attempt::Granted(Grant::new(token, claim.ttl)))
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
-        let mut rows = self.rows();
-        let now = self.now(&rows);
-        let mut one = |claim: &Claim| {
-            let row = rows.rows.get_mut(&claim.key).filter(|row| row.until > now);
+        let mut state = self.state();
+        let now = self.now(&state);
+        let mut renew = |claim: &Claim| {
+            let row = state.rows.get_mut(&claim.key).filter(|row| row.until > now);
             match row.filter(|row| row.owner == claim.owner) {
                 Some(row) => {
                     row.until = now + claim.ttl.as_millis() as i64;
@@ -117,34 +122,34 @@ impl Backend for Server {
                 None => Err(Error::new(ErrorKind::Lost, "the lock is not held")),
             }
         };
-        claims.iter().map(&mut one).collect()
+        claims.iter().map(&mut renew).collect()
     }
 
     async fn release(&self, claim: &Claim) -> Result<bool> {
-        let mut rows = self.rows();
-        let now = self.now(&rows);
-        let row = rows.rows.get(&claim.key).filter(|row| row.owner == claim.owner).cloned();
+        let mut state = self.state();
+        let now = self.now(&state);
+        let row = state.rows.get(&claim.key).filter(|row| row.owner == claim.owner).cloned();
         if row.is_some() {
-            rows.rows.remove(&claim.key);
-            self.0.bell.notify_waiters();
+            state.rows.remove(&claim.key);
+            self.0.wakeup.notify_waiters();
         }
         Ok(row.is_some_and(|row| row.until > now))
     }
 
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
         loop {
-            let mut rung = std::pin::pin!(self.0.bell.notified());
-            rung.as_mut().enable();
+            let mut woken = std::pin::pin!(self.0.wakeup.notified());
+            woken.as_mut().enable();
             let left = {
-                let rows = self.rows();
-                let now = self.now(&rows);
-                let row = rows.rows.get(&claim.key).filter(|row| row.owner != claim.owner);
+                let state = self.state();
+                let now = self.now(&state);
+                let row = state.rows.get(&claim.key).filter(|row| row.owner != claim.owner);
                 row.map(|row| row.until - now).filter(|&left| left > 0)
             };
             let left = u64::try_from(left?).unwrap_or_default();
             tokio::select! {
                 biased;
-                () = rung => {}
+                () = woken => {}
                 () = tokio::time::sleep(Duration::from_millis(left)) => {}
             }
         }
@@ -162,7 +167,7 @@ impl Backend for Server {
         Ok(false)
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
+    async fn doctor(&self) -> Result<Vec<Finding>> {
         Ok(Vec::new())
     }
 }

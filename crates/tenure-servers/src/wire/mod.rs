@@ -1,5 +1,5 @@
-//! Just enough of each server's protocol to ask whether it works: blocking, bounded, without any
-//! client library. For probes, leaders and tests; not for locks.
+//! Enough of each server's wire protocol for readiness checks, finding the leader, and tests.
+//! Blocking, with time limits, without any client library. Not for locks.
 
 pub mod http;
 pub mod mysql;
@@ -12,8 +12,10 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A connection to a port on loopback of which no single call lasts longer than five seconds: a
-/// paused server accepts and never answers.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Connects to a port on loopback. Each call on the connection is limited to five seconds, because
+/// a paused server accepts and never responds.
 pub(crate) fn connect(port: u16) -> io::Result<TcpStream> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let stream = TcpStream::connect_timeout(&address, LIMIT)?;
@@ -23,8 +25,7 @@ pub(crate) fn connect(port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn odd(what: impl std::fmt::Display) -> io::Error {
+/// An error for a response that this crate does not expect, or for an error of the server.
+fn unexpected(what: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_string())
 }
-
-const LIMIT: Duration = Duration::from_secs(5);

@@ -4,8 +4,13 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
 use super::scram::Scram;
-use super::{connect, odd};
+use super::{connect, unexpected};
 use crate::secret::{self, Secret};
+
+/// The kinds of authentication messages.
+const SASL: u32 = 10;
+const SASL_CONTINUE: u32 = 11;
+const SASL_FINAL: u32 = 12;
 
 /// A connection as user `postgres` to the database `postgres`.
 #[derive(Debug)]
@@ -18,12 +23,12 @@ impl Postgres {
     /// there.
     ///
     /// # Errors
-    /// When nobody answers within five seconds, or the server is still starting.
+    /// When there is no response within five seconds, or the server is still starting.
     pub fn connect(port: u16) -> io::Result<Self> {
         Self::log_in(port, secret::of(port).as_ref().map(Secret::as_str))
     }
 
-    /// Connects with this password, for what stands before a server and is no
+    /// Connects with this password, for example through a pooler that is no
     /// [`Proxy`](crate::Proxy).
     ///
     /// # Errors
@@ -32,10 +37,10 @@ impl Postgres {
         Self::log_in(port, Some(password))
     }
 
-    /// Connects as a stranger would, who has no password.
+    /// Connects without a password, as a foreign client would.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect), and when the server wants one.
+    /// As [`connect`](Self::connect), and when the server requires a password.
     pub fn anonymous(port: u16) -> io::Result<Self> {
         Self::log_in(port, None)
     }
@@ -49,14 +54,14 @@ impl Postgres {
         loop {
             let body = match connection.receive()? {
                 (b'R', body) => body,
-                (b'E', body) => return Err(odd(message(&body))),
+                (b'E', body) => return Err(unexpected(message(&body))),
                 _ => continue,
             };
             match (body.first_chunk().copied().map(u32::from_be_bytes), password) {
                 (Some(0), _) => break,
                 (Some(SASL), Some(_)) => {
                     let first = scram.first();
-                    let length = u32::try_from(first.len()).map_err(odd)?.to_be_bytes();
+                    let length = u32::try_from(first.len()).map_err(unexpected)?.to_be_bytes();
                     let parts = [b"SCRAM-SHA-256\0", &length[..], first.as_bytes()];
                     connection.send(Some(b'p'), &parts.concat())?;
                 }
@@ -65,17 +70,18 @@ impl Postgres {
                     connection.send(Some(b'p'), proof.as_bytes())?;
                 }
                 (Some(SASL_FINAL), Some(_)) => {}
-                _ => return Err(odd("the server wants a password")),
+                _ => return Err(unexpected("the server wants a password")),
             }
         }
         connection.until_ready()?;
         Ok(connection)
     }
 
-    /// Runs SQL; returns the first column of every row, empty for NULL.
+    /// Runs SQL. Returns the first column of every row, empty for NULL.
     ///
     /// # Errors
-    /// With the server's message, or when the connection fails or is silent for five seconds.
+    /// With the server's message, or when the connection fails or there is no response for five
+    /// seconds.
     pub fn query(&mut self, sql: &str) -> io::Result<Vec<String>> {
         self.send(Some(b'Q'), format!("{sql}\0").as_bytes())?;
         self.until_ready()
@@ -83,7 +89,7 @@ impl Postgres {
 
     fn send(&mut self, kind: Option<u8>, body: &[u8]) -> io::Result<()> {
         let mut message: Vec<u8> = kind.into_iter().collect();
-        message.extend(u32::try_from(body.len() + 4).map_err(odd)?.to_be_bytes());
+        message.extend(u32::try_from(body.len() + 4).map_err(unexpected)?.to_be_bytes());
         message.extend(body);
         self.stream.write_all(&message)
     }
@@ -95,12 +101,12 @@ impl Postgres {
         loop {
             let (kind, body) = match self.receive() {
                 Ok(received) => received,
-                // While it stops, the server says so and hangs up.
+                // A server that shuts down sends an error and closes the connection.
                 Err(closed) => return Err(error.unwrap_or(closed)),
             };
             match kind {
                 b'D' => rows.push(first_column(&body)),
-                b'E' => error = Some(odd(message(&body))),
+                b'E' => error = Some(unexpected(message(&body))),
                 b'Z' => return error.map_or(Ok(rows), Err),
                 _ => {}
             }
@@ -111,18 +117,13 @@ impl Postgres {
         let mut head = [0; 5];
         self.stream.read_exact(&mut head)?;
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
-        let mut body = vec![0; usize::try_from(length).map_err(odd)?.saturating_sub(4)];
+        let mut body = vec![0; usize::try_from(length).map_err(unexpected)?.saturating_sub(4)];
         self.stream.read_exact(&mut body)?;
         Ok((head[0], body))
     }
 }
 
-/// What a server wants of a login, or says of it.
-const SASL: u32 = 10;
-const SASL_CONTINUE: u32 = 11;
-const SASL_FINAL: u32 = 12;
-
-/// A row is the count of its columns, then a length and the bytes for each.
+/// The first column of a row, which is the count of its columns, then a length and bytes for each.
 fn first_column(body: &[u8]) -> String {
     let length = body.get(2..6).and_then(|bytes| bytes.try_into().ok()).map(i32::from_be_bytes);
     let length = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(0);

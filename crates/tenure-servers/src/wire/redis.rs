@@ -1,9 +1,9 @@
-//! Redis and Valkey: commands and their answers (RESP2).
+//! Redis and Valkey: commands and their responses (RESP2).
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
-use super::{connect, odd};
+use super::{connect, unexpected};
 use crate::secret;
 
 /// A connection to a Redis or a Sentinel.
@@ -12,7 +12,7 @@ pub struct Redis {
     stream: BufReader<TcpStream>,
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Value {
     /// `-ERR …`
@@ -21,14 +21,14 @@ pub enum Value {
     Int(i64),
     /// `*2 …`
     List(Vec<Value>),
-    /// Nothing there.
+    /// No value.
     Nil,
     /// `+OK` or a string.
     Text(String),
 }
 
 impl Value {
-    /// The text, or nothing if it is something else.
+    /// The text; `None` if it is another kind of value.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -42,29 +42,29 @@ impl Redis {
     /// there.
     ///
     /// # Errors
-    /// When nobody answers within five seconds, or the password is refused.
+    /// When there is no response within five seconds, or the password is refused.
     pub fn connect(port: u16) -> io::Result<Self> {
         let mut connection = Self::anonymous(port)?;
         if let Some(secret) = secret::of(port)
             && let Value::Error(reason) = connection.command(&["AUTH", secret.as_str()])?
         {
-            return Err(odd(reason));
+            return Err(unexpected(reason));
         }
         Ok(connection)
     }
 
-    /// Connects as a stranger would, who has no password.
+    /// Connects without a password, as a foreign client would.
     ///
     /// # Errors
-    /// When nobody answers within five seconds.
+    /// When there is no response within five seconds.
     pub fn anonymous(port: u16) -> io::Result<Self> {
         Ok(Self { stream: BufReader::new(connect(port)?) })
     }
 
-    /// Sends one command and reads its answer; an error of the server is a [`Value::Error`].
+    /// Sends one command and reads its response. An error of the server is a [`Value::Error`].
     ///
     /// # Errors
-    /// When the connection fails or the answer takes longer than five seconds.
+    /// When the connection fails or the response takes longer than five seconds.
     pub fn command(&mut self, words: &[&str]) -> io::Result<Value> {
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
@@ -80,8 +80,9 @@ impl Redis {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let line = line.trim_end();
-        let (kind, rest) = line.split_at_checked(1).ok_or_else(|| odd("an empty answer"))?;
-        let number = || rest.parse::<i64>().map_err(|_| odd(line));
+        let (kind, rest) =
+            line.split_at_checked(1).ok_or_else(|| unexpected("an empty response"))?;
+        let number = || rest.parse::<i64>().map_err(|_| unexpected(line));
         Ok(match kind {
             "+" => Value::Text(rest.to_owned()),
             "-" => Value::Error(rest.to_owned()),
@@ -96,7 +97,7 @@ impl Redis {
                 }
                 Err(_) => Value::Nil,
             },
-            _ => return Err(odd(line)),
+            _ => return Err(unexpected(line)),
         })
     }
 
@@ -108,10 +109,10 @@ impl Redis {
     }
 }
 
-/// One command on a connection of its own.
+/// Executes one command on a new connection.
 ///
 /// # Errors
 /// As [`Redis::command`].
-pub fn ask(port: u16, words: &[&str]) -> io::Result<Value> {
+pub fn execute(port: u16, words: &[&str]) -> io::Result<Value> {
     Redis::connect(port)?.command(words)
 }

@@ -1,11 +1,13 @@
-//! The login of PostgreSQL (SCRAM-SHA-256, RFC 7677): both sides prove that they know the password,
-//! and neither says it.
+//! The login of PostgreSQL (SCRAM-SHA-256, RFC 7677): both sides prove that they know the password
+//! without sending it.
 
 use std::io;
 
 use sha2::{Digest, Sha256};
 
-use super::odd;
+use super::unexpected;
+
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// One login.
 pub(super) struct Scram<'a> {
@@ -14,12 +16,12 @@ pub(super) struct Scram<'a> {
 }
 
 impl<'a> Scram<'a> {
-    /// The nonce is a word that was never said before.
+    /// `nonce` must never have been used before.
     pub(super) fn new(password: &'a str, nonce: String) -> Self {
         Self { password, nonce }
     }
 
-    /// What the client says first.
+    /// The first message of the client.
     pub(super) fn first(&self) -> String {
         format!("n,,{}", self.bare())
     }
@@ -28,18 +30,18 @@ impl<'a> Scram<'a> {
         format!("n=,r={}", self.nonce)
     }
 
-    /// The proof that the server's challenge asks for.
+    /// The proof for the server's challenge.
     pub(super) fn proof(&self, challenge: &str) -> io::Result<String> {
         let field = |name| challenge.split(',').find_map(|part| part.strip_prefix(name));
         let (Some(nonce), Some(salt), Some(rounds)) = (field("r="), field("s="), field("i="))
         else {
-            return Err(odd("no challenge of a login"));
+            return Err(unexpected("no challenge of a login"));
         };
         if !nonce.starts_with(&self.nonce) {
-            return Err(odd("the challenge of another login"));
+            return Err(unexpected("the challenge of another login"));
         }
-        let salt = from_base64(salt).ok_or_else(|| odd("a salt that cannot be read"))?;
-        let salted = salted(self.password, &salt, rounds.parse().map_err(odd)?);
+        let salt = from_base64(salt).ok_or_else(|| unexpected("a salt that cannot be read"))?;
+        let salted = salted(self.password, &salt, rounds.parse().map_err(unexpected)?);
         let key = hmac(&salted, b"Client Key");
         let last = format!("c=biws,r={nonce}");
         let all = format!("{},{challenge},{last}", self.bare());
@@ -60,7 +62,7 @@ fn salted(password: &str, salt: &[u8], rounds: u32) -> [u8; 32] {
     all
 }
 
-/// The key is no longer than a block.
+/// HMAC-SHA-256 with a key that is not longer than a block.
 fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
     let mut block = [0; 64];
     block[..key.len()].copy_from_slice(key);
@@ -74,16 +76,18 @@ fn to_base64(bytes: &[u8]) -> String {
     for three in bytes.chunks(3) {
         let bits = three.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte));
         let bits = bits << (8 * (3 - three.len()));
-        for place in 0..4 {
-            let digit = (bits >> (18 - 6 * place)) as usize & 63;
-            text.push(if place <= three.len() { char::from(DIGITS[digit]) } else { '=' });
+        for index in 0..4 {
+            let digit = (bits >> (18 - 6 * index)) as usize & 63;
+            text.push(if index <= three.len() { char::from(DIGITS[digit]) } else { '=' });
         }
     }
     text
 }
 
 fn from_base64(text: &str) -> Option<Vec<u8>> {
-    let (mut bytes, mut bits, mut count) = (Vec::new(), 0u32, 0);
+    let mut bytes = Vec::new();
+    let mut bits = 0u32;
+    let mut count = 0;
     for letter in text.trim_end_matches('=').bytes() {
         let digit = DIGITS.iter().position(|&digit| digit == letter)?;
         bits = bits << 6 | u32::try_from(digit).ok()?;
@@ -96,16 +100,14 @@ fn from_base64(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_example_of_the_standard_is_proved() {
+    fn the_example_of_the_standard_gives_its_proof() {
         let scram = Scram { password: "pencil", nonce: "rOprNGfwEbeRWgbNEkqO".into() };
-        // Its user has a name, which PostgreSQL has been told before.
+        // The example has a user name; PostgreSQL gets it before this exchange.
         let salt = from_base64("W22ZaJ0SNY7soEsUEjb6gQ==").unwrap();
         let key = salted(scram.password, &salt, 4096);
         assert_eq!(
@@ -120,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_survive_their_letters() {
+    fn base64_decodes_what_it_encoded() {
         for bytes in [&b""[..], b"a", b"ab", b"abc", &[0, 255, 7, 128]] {
             assert_eq!(from_base64(&to_base64(bytes)).as_deref(), Some(bytes));
         }

@@ -1,34 +1,40 @@
-//! ZooKeeper: four-letter words, and as much of a session as a lock needs.
+//! ZooKeeper: four-letter commands, and the part of the session protocol that a lock needs.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::{connect, odd};
+use super::{connect, unexpected};
 
-/// Sends a four-letter word and returns the answer.
+const CREATE: i32 = 1;
+const DELETE: i32 = 2;
+const GET_DATA: i32 = 4;
+const GET_CHILDREN: i32 = 8;
+const CLOSE: i32 = -11;
+
+/// Sends a four-letter command and returns the response.
 ///
 /// # Errors
-/// When the connection fails, or the server is silent for five seconds.
+/// When the connection fails, or there is no response for five seconds.
 pub fn four_letters(port: u16, word: &str) -> io::Result<String> {
     let mut stream = connect(port)?;
     stream.write_all(word.as_bytes())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
+    Ok(response)
 }
 
-/// The `Mode:` that a serving node names: `standalone`, `leader` or `follower`.
+/// The `Mode:` that a serving node reports: `standalone`, `leader` or `follower`.
 ///
 /// # Errors
 /// When the node is down or does not serve, as without a quorum.
 pub fn mode(port: u16) -> io::Result<String> {
-    let answer = four_letters(port, "srvr")?;
-    let mode = answer.lines().find_map(|line| line.strip_prefix("Mode: "));
-    mode.map(str::to_owned).ok_or_else(|| odd(answer.trim()))
+    let response = four_letters(port, "srvr")?;
+    let mode = response.lines().find_map(|line| line.strip_prefix("Mode: "));
+    mode.map(str::to_owned).ok_or_else(|| unexpected(response.trim()))
 }
 
-/// A session. It is not kept alive: it ends with its timeout after the last call.
+/// A session. It sends no heartbeats: it expires with its timeout after the last call.
 #[derive(Debug)]
 pub struct Session {
     stream: TcpStream,
@@ -39,17 +45,18 @@ impl Session {
     /// Opens a session.
     ///
     /// # Errors
-    /// When the node does not answer or does not serve.
+    /// When the node does not respond or does not serve.
     pub fn open(port: u16, timeout: Duration) -> io::Result<Self> {
         Self::connect(port, timeout, 0, &[0; 16])
     }
 
-    /// Ends the session of another client, as that client would from a new connection. Its old
-    /// connection is closed before, so that it may come back in between: call this until it fails
-    /// because the session is over. The password is the one that servers derive from the id.
+    /// Ends the session of another client, as that client would from a new connection. The server
+    /// closes the client's old connection first, so the client may reconnect in between: call this
+    /// until it fails because the session is over. The password is the one that servers derive from
+    /// the id.
     ///
     /// # Errors
-    /// When the node does not answer, or the session is over.
+    /// When the node does not respond, or the session is over.
     pub fn end(port: u16, id: i64) -> io::Result<()> {
         Self::connect(port, Duration::from_secs(5), id, &password(id))?.close()
     }
@@ -65,9 +72,9 @@ impl Session {
         push_bytes(&mut request, password);
         request.push(0); // read-only
         session.send(&request)?;
-        let answer = session.receive()?;
+        let response = session.receive()?;
         // protocol, timeout, id
-        if i64_at(&answer, 8) == 0 { Err(odd("the session is over")) } else { Ok(session) }
+        if i64_at(&response, 8) == 0 { Err(unexpected("the session is over")) } else { Ok(session) }
     }
 
     /// Creates a node; `flags` is 1 for ephemeral, 2 for sequential, 3 for both. Returns its path,
@@ -84,13 +91,13 @@ impl Session {
         let mut body = Vec::new();
         push_bytes(&mut body, path.as_bytes());
         push_bytes(&mut body, data.as_bytes());
-        body.extend(1i32.to_be_bytes()); // one access rule: all for everybody
+        body.extend(1i32.to_be_bytes()); // one access rule: every client may do everything
         body.extend(31i32.to_be_bytes());
         push_bytes(&mut body, b"world");
         push_bytes(&mut body, b"anyone");
         body.extend(flags.to_be_bytes());
-        let answer = self.call(CREATE, &body)?;
-        Ok(answer.map(|body| take_text(&body).0))
+        let response = self.call(CREATE, &body)?;
+        Ok(response.map(|body| take_text(&body).0))
     }
 
     /// The data of a node and the time it was created, in milliseconds since 1970 by the server's
@@ -99,11 +106,8 @@ impl Session {
     /// # Errors
     /// When the connection fails.
     pub fn read(&mut self, path: &str) -> io::Result<Result<(String, i64), i32>> {
-        let mut body = Vec::new();
-        push_bytes(&mut body, path.as_bytes());
-        body.push(0); // no watch
-        let answer = self.call(GET_DATA, &body)?;
-        Ok(answer.map(|body| {
+        let response = self.call(GET_DATA, &path_without_watch(path))?;
+        Ok(response.map(|body| {
             let (text, rest) = take_text(&body);
             // czxid, mzxid, ctime
             (text, i64_at(rest, 16))
@@ -116,12 +120,9 @@ impl Session {
     /// # Errors
     /// When the connection fails.
     pub fn owner(&mut self, path: &str) -> io::Result<Result<i64, i32>> {
-        let mut body = Vec::new();
-        push_bytes(&mut body, path.as_bytes());
-        body.push(0); // no watch
-        let answer = self.call(GET_DATA, &body)?;
+        let response = self.call(GET_DATA, &path_without_watch(path))?;
         // Four ids and times, three versions.
-        Ok(answer.map(|body| i64_at(take_text(&body).1, 4 * 8 + 3 * 4)))
+        Ok(response.map(|body| i64_at(take_text(&body).1, 4 * 8 + 3 * 4)))
     }
 
     /// The names of a node's children, in no order, or the server's error number.
@@ -129,11 +130,8 @@ impl Session {
     /// # Errors
     /// When the connection fails.
     pub fn children(&mut self, path: &str) -> io::Result<Result<Vec<String>, i32>> {
-        let mut body = Vec::new();
-        push_bytes(&mut body, path.as_bytes());
-        body.push(0); // no watch
-        let answer = self.call(GET_CHILDREN, &body)?;
-        Ok(answer.map(|body| {
+        let response = self.call(GET_CHILDREN, &path_without_watch(path))?;
+        Ok(response.map(|body| {
             let mut rest = body.get(4..).unwrap_or_default();
             let mut names = Vec::new();
             while !rest.is_empty() {
@@ -156,7 +154,7 @@ impl Session {
         Ok(self.call(DELETE, &body)?.map(drop))
     }
 
-    /// Ends the session; its ephemeral nodes go with it.
+    /// Ends the session, which deletes its ephemeral nodes.
     ///
     /// # Errors
     /// When the connection fails.
@@ -171,10 +169,10 @@ impl Session {
         request.extend(kind.to_be_bytes());
         request.extend(body);
         self.send(&request)?;
-        let answer = self.receive()?;
+        let response = self.receive()?;
         // xid, zxid, error
-        let error = i32::from_be_bytes(answer[12..16].try_into().map_err(odd)?);
-        Ok(if error == 0 { Ok(answer[16..].to_vec()) } else { Err(error) })
+        let error = i32::from_be_bytes(response[12..16].try_into().map_err(unexpected)?);
+        Ok(if error == 0 { Ok(response[16..].to_vec()) } else { Err(error) })
     }
 
     fn send(&mut self, body: &[u8]) -> io::Result<()> {
@@ -186,11 +184,19 @@ impl Session {
     fn receive(&mut self) -> io::Result<Vec<u8>> {
         let mut length = [0; 4];
         self.stream.read_exact(&mut length)?;
-        let length = usize::try_from(i32::from_be_bytes(length)).map_err(odd)?;
+        let length = usize::try_from(i32::from_be_bytes(length)).map_err(unexpected)?;
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body)?;
-        if length < 16 { Err(odd("a short answer")) } else { Ok(body) }
+        if length < 16 { Err(unexpected("a short response")) } else { Ok(body) }
     }
+}
+
+/// The body of a request that reads a node without setting a watch.
+fn path_without_watch(path: &str) -> Vec<u8> {
+    let mut body = Vec::new();
+    push_bytes(&mut body, path.as_bytes());
+    body.push(0);
+    body
 }
 
 fn push_bytes(buffer: &mut Vec<u8>, bytes: &[u8]) {
@@ -210,7 +216,8 @@ fn i64_at(body: &[u8], at: usize) -> i64 {
     bytes.map_or(0, i64::from_be_bytes)
 }
 
-/// What a server makes of a session's id: 16 bytes of Java's random numbers with a fixed seed.
+/// The password that a server derives from a session's id: 16 bytes of Java's random numbers with a
+/// fixed seed.
 fn password(id: i64) -> Vec<u8> {
     const FACTOR: u64 = 0x5_DEEC_E66D;
     const MASK: u64 = (1 << 48) - 1;
@@ -222,9 +229,3 @@ fn password(id: i64) -> Vec<u8> {
     }
     bytes
 }
-
-const CREATE: i32 = 1;
-const DELETE: i32 = 2;
-const GET_DATA: i32 = 4;
-const GET_CHILDREN: i32 = 8;
-const CLOSE: i32 = -11;

@@ -11,14 +11,15 @@ use crate::suite::{Done, trial};
 pub(crate) fn trials() -> Vec<Trial> {
     let options = Options::default;
     vec![
-        trial(Topology::Consul, "dev forgets on kill", options(), dev),
+        trial(Topology::Consul, "dev loses data on kill", options(), dev),
         trial(Topology::Consul3, "a lock survives its leader", options(), three),
     ]
 }
 
 fn dev(cluster: &Cluster) -> Done {
     let node = cluster.node();
-    let (first, second) = (session(node.port())?, session(node.port())?);
+    let first = session(node.port())?;
+    let second = session(node.port())?;
     assert!(acquire(node.port(), &first)?);
     assert!(!acquire(node.port(), &second)?);
     node.kill()?;
@@ -54,19 +55,19 @@ fn three(cluster: &Cluster) -> Done {
     Ok(())
 }
 
-/// A session without health checks, so that it does not die with the agent it was made at.
+/// Creates a session without health checks, so that it does not end with its agent.
 fn session(port: u16) -> Result<String, Box<dyn std::error::Error>> {
     let body = r#"{"TTL":"600s","LockDelay":"0s","Checks":[],"NodeChecks":[]}"#;
-    // Just after an election the leader may still be taking stock.
+    // Just after an election the leader may not be ready yet.
     wait_until(Duration::from_secs(20), || {
-        let (_, answer) = request(port, "PUT", "/v1/session/create", body)?;
-        json_field(&answer, "ID").ok_or_else(|| answer.into())
+        let (_, response) = request(port, "PUT", "/v1/session/create", body)?;
+        json_field(&response, "ID").ok_or_else(|| response.into())
     })
 }
 
 fn acquire(port: u16, session: &str) -> std::io::Result<bool> {
-    let (_, answer) = request(port, "PUT", &format!("/v1/kv/lock?acquire={session}"), "me")?;
-    Ok(answer.trim() == "true")
+    let (_, response) = request(port, "PUT", &format!("/v1/kv/lock?acquire={session}"), "me")?;
+    Ok(response.trim() == "true")
 }
 
 fn holder(port: u16) -> std::io::Result<Option<String>> {

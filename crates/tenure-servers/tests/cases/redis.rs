@@ -1,9 +1,9 @@
-//! One Redis: durability, pauses, the clock, the link, and its relatives.
+//! One Redis: durability, pauses, the clock, the proxy, Redis 8 and Valkey.
 
 use std::time::Duration;
 
 use libtest_mimic::{Completion, Trial};
-use tenure_servers::wire::redis::{Redis, Value, ask};
+use tenure_servers::wire::redis::{Redis, Value, execute};
 use tenure_servers::{Durability, Flavor, Node, Options, Topology, shared, wait_until};
 
 use crate::suite::{Done, missing, trial};
@@ -13,13 +13,13 @@ pub(crate) fn trials() -> Vec<Trial> {
     let options = Options::default;
     let mode = |durability| options().durability(durability);
     vec![
-        trial(one, "memory forgets on kill", mode(Durability::Memory), |cluster| {
+        trial(one, "memory loses data on kill", mode(Durability::Memory), |cluster| {
             keeps(cluster.node(), Node::kill, false)
         }),
         trial(one, "fast survives kill", mode(Durability::Fast), |cluster| {
             keeps(cluster.node(), Node::kill, true)
         }),
-        trial(one, "default forgets on kill and keeps on stop", mode(Durability::Default), |c| {
+        trial(one, "default loses data on kill and not on stop", mode(Durability::Default), |c| {
             keeps(c.node(), Node::kill, false)?;
             keeps(c.node(), Node::stop, true)
         }),
@@ -32,15 +32,17 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(one, "valkey survives kill", options().flavor(Flavor::Valkey), |cluster| {
             keeps(cluster.node(), Node::kill, true)
         }),
-        trial(one, "a paused server answers after it", options(), |cluster| paused(cluster.node())),
+        trial(one, "a paused server responds after it", options(), |cluster| {
+            paused(cluster.node())
+        }),
         trial(one, "a shifted clock ends a lease", options().clock(), |cluster| {
             shifted(cluster.node())
         }),
-        trial(one, "a server that does not start says why", options(), |cluster| {
+        trial(one, "a server that does not start reports why", options(), |cluster| {
             broken(cluster.node())
         }),
         trial(one, "a link is cut and healed", options(), |cluster| cut(cluster.node())),
-        Trial::ignorable_test("redis::shared by all who ask", || match shared(Topology::Redis) {
+        Trial::ignorable_test("redis::shared by all callers", || match shared(Topology::Redis) {
             Ok(cluster) => {
                 let again = shared(Topology::Redis)?;
                 assert!(std::ptr::eq(cluster, again));
@@ -52,34 +54,36 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Takes a lock, ends the server this way, starts it again, and looks.
+/// Acquires a lock, ends the server this way, starts it again, and checks whether the lock was
+/// kept.
 fn keeps(node: &Node, end: fn(&Node) -> tenure_servers::Result<()>, kept: bool) -> Done {
-    let (pid, port) = (node.pid(), node.port());
-    ask(port, &["DEL", "lock"])?;
+    let pid = node.pid();
+    let port = node.port();
+    execute(port, &["DEL", "lock"])?;
     lock(port, "lock")?;
     end(node)?;
     assert!(!node.is_running());
-    assert!(ask(port, &["PING"]).is_err(), "somebody answers for a dead server");
+    assert!(execute(port, &["PING"]).is_err(), "another process responds on the port");
     node.restart()?;
     assert_ne!(node.pid(), pid);
     assert_eq!(node.port(), port);
-    let holder = ask(port, &["GET", "lock"])?;
+    let holder = execute(port, &["GET", "lock"])?;
     assert_eq!(holder == Value::Text("a".into()), kept, "{holder:?}");
     Ok(())
 }
 
-/// The first gets it, the second does not, and only the first can give it back.
+/// The first client gets the lock, the second does not, and only the first can release it.
 fn lock(port: u16, key: &str) -> Done {
     let mut redis = Redis::connect(port)?;
-    let mut take = |who| redis.command(&["SET", key, who, "NX", "PX", "600000"]);
-    assert_eq!(take("a")?, Value::Text("OK".into()));
-    assert_eq!(take("b")?, Value::Nil);
+    let mut acquire = |owner| redis.command(&["SET", key, owner, "NX", "PX", "600000"]);
+    assert_eq!(acquire("a")?, Value::Text("OK".into()));
+    assert_eq!(acquire("b")?, Value::Nil);
     let script = "if redis.call('get', KEYS[1]) == ARGV[1] then \
         return redis.call('del', KEYS[1]) else return 0 end";
     assert_eq!(redis.command(&["EVAL", script, "1", key, "b"])?, Value::Int(0));
     assert_eq!(redis.command(&["EVAL", script, "1", key, "a"])?, Value::Int(1));
-    let taken = redis.command(&["SET", key, "a", "NX", "PX", "600000"])?;
-    assert_eq!(taken, Value::Text("OK".into()));
+    let acquired = redis.command(&["SET", key, "a", "NX", "PX", "600000"])?;
+    assert_eq!(acquired, Value::Text("OK".into()));
     Ok(())
 }
 
@@ -87,16 +91,16 @@ fn paused(node: &Node) -> Done {
     let mut redis = Redis::connect(node.port())?;
     node.pause()?;
     assert!(node.is_running());
-    assert!(redis.command(&["PING"]).is_err(), "a paused server answered");
+    assert!(redis.command(&["PING"]).is_err(), "a paused server responded");
     node.resume()?;
-    assert_eq!(ask(node.port(), &["PING"])?, Value::Text("PONG".into()));
-    // Also one that is paused can be killed and stopped.
+    assert_eq!(execute(node.port(), &["PING"])?, Value::Text("PONG".into()));
+    // A paused server can be killed and stopped.
     node.pause()?;
     node.kill()?;
     node.restart()?;
     node.pause()?;
     node.stop()?;
-    assert!(node.pause().is_err(), "what does not run was paused");
+    assert!(node.pause().is_err(), "a server that does not run was paused");
     Ok(())
 }
 
@@ -117,23 +121,23 @@ fn broken(node: &Node) -> Done {
 
 fn shifted(node: &Node) -> Done {
     let port = node.port();
-    ask(port, &["SET", "lock", "a", "PX", "10000"])?;
+    execute(port, &["SET", "lock", "a", "PX", "10000"])?;
     node.shift_clock(60_000)?;
-    // Redis looks at the clock once per round of its event loop.
-    wait_until(Duration::from_secs(10), || match ask(port, &["GET", "lock"]) {
+    // Redis reads the clock once per round of its event loop.
+    wait_until(Duration::from_secs(10), || match execute(port, &["GET", "lock"]) {
         Ok(Value::Nil) => Ok(()),
         other => Err(format!("a lease of 10 s is still there after 60 s: {other:?}")),
     })?;
     node.shift_clock(0)?;
-    ask(port, &["SET", "lock", "a", "PX", "10000"])?;
+    execute(port, &["SET", "lock", "a", "PX", "10000"])?;
     node.shift_clock(-60_000)?;
-    wait_until(Duration::from_secs(10), || match ask(port, &["PTTL", "lock"]) {
+    wait_until(Duration::from_secs(10), || match execute(port, &["PTTL", "lock"]) {
         Ok(Value::Int(left)) if left > 60_000 => Ok(()),
         other => Err(format!("the clock was set back by 60 s, but {other:?} ms are left")),
     })?;
     // The offset outlives a restart.
     node.restart()?;
-    let Value::List(time) = ask(port, &["TIME"])? else { panic!("no time") };
+    let Value::List(time) = execute(port, &["TIME"])? else { panic!("no time") };
     let server: u64 = time[0].text().unwrap_or_default().parse()?;
     let real = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
     assert!((50..=70).contains(&(real - server)), "{server} is not a minute before {real}");
@@ -145,11 +149,11 @@ fn cut(node: &Node) -> Done {
     let mut through = Redis::connect(link.port())?;
     assert_eq!(through.command(&["SET", "a", "1"])?, Value::Text("OK".into()));
     link.cut();
-    assert!(through.command(&["SET", "a", "2"]).is_err(), "a cut link let an answer through");
-    assert_eq!(ask(node.port(), &["GET", "a"])?, Value::Text("1".into()));
+    assert!(through.command(&["SET", "a", "2"]).is_err(), "a cut link let a response through");
+    assert_eq!(execute(node.port(), &["GET", "a"])?, Value::Text("1".into()));
     link.heal();
-    // What was held up arrives, as after a real partition.
-    wait_until(Duration::from_secs(10), || match ask(node.port(), &["GET", "a"]) {
+    // Delayed bytes arrive, as after a real partition.
+    wait_until(Duration::from_secs(10), || match execute(node.port(), &["GET", "a"]) {
         Ok(Value::Text(value)) if value == "2" => Ok(()),
         other => Err(format!("{other:?}")),
     })?;

@@ -1,4 +1,4 @@
-//! PostgreSQL, MariaDB and MySQL: locks of a session, and rows that outlive the server.
+//! PostgreSQL, MariaDB and MySQL: session locks, and rows that outlive the server.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,7 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(Topology::Mysql, "fast survives kill", options(), mysql),
         trial(Topology::Mysql, "durable survives kill", durable(), mysql),
         trial(Topology::Mysql, "a shifted clock is its clock", options().clock(), shifted_mysql),
-        trial(Topology::Mysql, "nobody gets in without the password", options(), locked),
+        trial(Topology::Mysql, "a login without the password is refused", options(), locked),
     ]
 }
 
@@ -37,7 +37,6 @@ fn postgres(cluster: &Cluster) -> Done {
     first.query("insert into locks values (1, 7)")?;
     assert!(second.query("insert into locks values (1, 8)").is_err(), "two rows with one key");
 
-    // The second time it is the way out that is asked for.
     for end in [tenure_servers::Node::kill, tenure_servers::Node::stop] {
         end(node)?;
         assert!(first.query("select 1").is_err(), "a session outlived its server");
@@ -55,7 +54,7 @@ fn paused(cluster: &Cluster) -> Done {
     assert_eq!(first.query("select pg_try_advisory_lock(42)")?, ["t"]);
     node.pause()?;
     // The session's own process is paused too, not only the one that accepts.
-    assert!(first.query("select 1").is_err(), "a paused server answered");
+    assert!(first.query("select 1").is_err(), "a paused server responded");
     node.resume()?;
     let mut second = Postgres::connect(node.port())?;
     assert_eq!(second.query("select pg_try_advisory_lock(42)")?, ["f"]);
@@ -77,8 +76,8 @@ fn shifted_mysql(cluster: &Cluster) -> Done {
     two_hours_ago(&session.query("select unix_timestamp(sysdate())")?)
 }
 
-fn two_hours_ago(answer: &[String]) -> Done {
-    let server: u64 = answer[0].parse()?;
+fn two_hours_ago(response: &[String]) -> Done {
+    let server: u64 = response[0].parse()?;
     let real = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     assert!((7195..=7300).contains(&(real - server)), "{server} is not 2 h before {real}");
     Ok(())
@@ -108,9 +107,10 @@ fn mysql(cluster: &Cluster) -> Done {
     Ok(())
 }
 
-/// Over TCP, where everybody on the machine could try; with the password it is a case of the lock.
+/// Over TCP, to which every user of the machine can connect. Logins with the password are tested
+/// elsewhere.
 fn locked(cluster: &Cluster) -> Done {
-    assert!(Mysql::connect(cluster.node().port()).is_err(), "let in without a password");
+    assert!(Mysql::connect(cluster.node().port()).is_err(), "accepted without a password");
     let url = cluster.url();
     let password = url.strip_prefix("mysql://root:").and_then(|rest| rest.split('@').next());
     assert!(password.is_some_and(|password| password.len() == 32), "no password in the URL");

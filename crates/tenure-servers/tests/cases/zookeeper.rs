@@ -1,4 +1,4 @@
-//! ZooKeeper: ephemeral nodes in sequence.
+//! ZooKeeper: ephemeral sequential nodes.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,6 +7,12 @@ use tenure_servers::wire::zookeeper::Session;
 use tenure_servers::{Cluster, Durability, Options, Topology};
 
 use crate::suite::{Done, trial};
+
+const PERSISTENT: i32 = 0;
+/// Ephemeral and sequential.
+const QUEUED: i32 = 3;
+const NONE: i32 = -101;
+const EXISTS: i32 = -110;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let options = Options::default;
@@ -36,7 +42,7 @@ fn single(cluster: &Cluster) -> Done {
     cluster.wait_ready()?;
     let mut session = Session::open(node.port(), Duration::from_secs(5))?;
     assert_eq!(session.read("/locks")?.map(|(data, _)| data), Ok("x".into()));
-    // The session of the other outlived the server, so that its place in the queue is kept.
+    // The other client's session outlived the server, so its queue entry is kept.
     let kept = session.read("/locks/l-0000000001")?.map(|(data, _)| data);
     assert_eq!(kept, Ok("you".into()));
     Ok(())
@@ -77,9 +83,3 @@ fn three(cluster: &Cluster) -> Done {
     assert_ne!(cluster.failover()?.name(), before);
     Ok(())
 }
-
-const PERSISTENT: i32 = 0;
-/// Ephemeral and sequential.
-const QUEUED: i32 = 3;
-const NONE: i32 = -101;
-const EXISTS: i32 = -110;

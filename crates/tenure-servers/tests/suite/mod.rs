@@ -1,13 +1,13 @@
-//! What the suites of this crate have in common: a case that needs a server is ignored with the
-//! reason when the server cannot be had, or fails when it is required.
+//! What the suites of this crate share: a case whose server is not available is ignored with the
+//! reason, or fails if the server is required.
 
 use libtest_mimic::{Completion, Failed, Trial};
 use tenure_servers::{Cluster, Error, Options, Topology, require, start};
 
-/// What a case answers.
+/// The result of a case.
 pub(crate) type Done = Result<(), Failed>;
 
-/// A case that starts a cluster of its own.
+/// A case that starts its own cluster.
 pub(crate) fn trial(
     topology: Topology,
     name: &str,
@@ -20,10 +20,11 @@ pub(crate) fn trial(
     })
 }
 
-/// The end of a case whose server did not start.
+/// The result of a case whose server did not start.
 pub(crate) fn missing(name: &str, error: Error) -> Result<Completion, Failed> {
-    match error.is_missing() && !require(name) {
-        true => Ok(Completion::ignored_with(error)),
-        false => Err(error.into()),
+    if error.is_missing() && !require(name) {
+        Ok(Completion::ignored_with(error))
+    } else {
+        Err(error.into())
     }
 }

@@ -1,28 +1,48 @@
-//! Locks inside one process: for tests, and the model that the other backends are compared with.
+//! Locks inside one process: for tests, and the executable specification that the other backends
+//! are compared with.
 //!
-//! Everything is decided under one mutex that is never held across an await. Time is tokio's, so
-//! that tests with paused time work.
+//! **State.** For each key that is held: the holder with the token and the end of its lease, and
+//! the queue of waiters, each with the end of its queue entry. A key that is free is not stored.
+//! All of it is behind one mutex, which is never held across an await.
+//!
+//! **Invariant.** `Locks::settle` runs before every other step on a key: it drops what has
+//! expired and hands a free key to the first waiter whose entry has not expired. So a key in the
+//! table has a holder whose lease runs, a waiter never overtakes another one, and every grant takes
+//! the next token of one counter.
+//!
+//! **Handoff.** The lease of the queue entry becomes the lease of the lock. It was counted from the
+//! waiter's last request, so that the waiter knows its end without another request.
+//!
+//! **Wake-ups.** Who waits registers under the same mutex under which it found that it has to wait,
+//! and who changes a key delivers under that mutex as well. So no change can happen between the
+//! check and the registration. A signal only says that something changed; the next check decides.
+//!
+//! Time is tokio's, so that tests with paused time work.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::backend::{Backend, Claim, Grant, Info, Note, Owner, Reach, Scope};
-use crate::claim::{Attempt, Busy, Holder, Holding, LostReason, Waiter};
+use crate::backend::{
+    Attempt, Backend, Busy, Claim, Grant, Holder, HolderInfo, Holding, Info, LostReason, Owner,
+    Reach, Scope, Waiter,
+};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::key::Key;
-use crate::options::Options;
+use crate::support::sync::Mutex;
+use crate::support::url::Url;
+use crate::support::wakeups::{Registration, Signal, Wakeups};
 use crate::token::FencingToken;
 
 /// Opens `memory:`, which takes no options of its own.
-pub(crate) async fn open(options: Options) -> Result<Memory> {
-    options.finish()?;
+pub(crate) async fn open(url: Url) -> Result<Memory> {
+    url.finish()?;
     Ok(Memory::new())
 }
 
@@ -43,18 +63,13 @@ pub(crate) async fn open(options: Options) -> Result<Memory> {
 /// ```
 #[derive(Clone, Default)]
 pub struct Memory {
-    store: Arc<Mutex<Store>>,
+    locks: Arc<Mutex<Locks>>,
 }
 
 impl Memory {
-    /// A store of its own, in which nothing is held.
+    /// Locks that are shared only with the clones of this value. Nothing is held.
     pub fn new() -> Memory {
         Memory::default()
-    }
-
-    fn store(&self) -> MutexGuard<'_, Store> {
-        // Nothing in here panics halfway through a change.
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -71,163 +86,153 @@ impl Backend for Memory {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        Ok(self.store().take(claim, Instant::now()))
+        Ok(self.locks.lock().try_acquire(claim, Instant::now()))
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
-        let (mut store, now) = (self.store(), Instant::now());
-        claims.iter().map(|claim| store.renew(claim, now)).collect()
+        let mut locks = self.locks.lock();
+        let now = Instant::now();
+        claims.iter().map(|claim| locks.renew(claim, now)).collect()
     }
 
     async fn release(&self, claim: &Claim) -> Result<bool> {
-        Ok(self.store().release(&claim.key, claim.owner, Instant::now()))
+        Ok(self.locks.lock().release(&claim.key, claim.owner, Instant::now()))
     }
 
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
         loop {
-            let (bell, look_again) = match self.store().look(claim, Instant::now()) {
-                Look::Free => return None,
-                Look::Mine(grant) => return Some(grant),
-                Look::Held { bell, until } => (bell, until),
-            };
-            let mut rung = std::pin::pin!(bell.notified());
-            // Listen first, then look once more: what happened in between must not be missed.
-            rung.as_mut().enable();
-            match self.store().look(claim, Instant::now()) {
-                Look::Free => return None,
-                Look::Mine(grant) => return Some(grant),
-                Look::Held { .. } => {}
-            }
-            tokio::select! {
-                () = rung => {}
-                () = tokio::time::sleep_until(look_again) => {}
+            let availability = self.locks.lock().check(claim, Instant::now());
+            match availability {
+                Availability::Free => return None,
+                Availability::Granted(grant) => return Some(grant),
+                Availability::Held { wakeup, expires } => tokio::select! {
+                    _signal = wakeup.next() => {}
+                    // At the end of a lease there is no release that would deliver a signal.
+                    () = tokio::time::sleep_until(expires) => {}
+                },
             }
         }
     }
 
     async fn until_lost(&self, claim: &Claim) {
-        let bell = match self.store().locks.get(&claim.key).and_then(|lock| lock.holder.as_ref()) {
-            Some(holder) if holder.owner == claim.owner => holder.bell.clone(),
-            _ => return,
-        };
-        let mut rung = std::pin::pin!(bell.notified());
-        rung.as_mut().enable();
-        if self.store().held_by(claim) {
-            rung.await;
-        }
+        let Some(ended) = self.locks.lock().watch_holder(claim) else { return };
+        // A lock that ended in between has left a permit.
+        ended.notified().await;
     }
 
     async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
-        Ok(self.store().list(scope, Instant::now()))
+        Ok(self.locks.lock().list(scope, Instant::now()))
     }
 
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
-        let (mut store, now) = (self.store(), Instant::now());
-        store.settle(key, now);
-        let holder = store.locks.get(key).and_then(|lock| lock.holder.as_ref());
-        match holder.filter(|holder| holder.token == token).map(|holder| holder.owner) {
-            Some(owner) => Ok(store.release(key, owner, now)),
-            None => Ok(false),
-        }
+        Ok(self.locks.lock().evict(key, token, Instant::now()))
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
+    async fn doctor(&self) -> Result<Vec<Finding>> {
         Ok(vec![Finding::good("reach", "excludes the tasks and threads of this process only")])
     }
 }
 
 #[derive(Default)]
-struct Store {
-    locks: HashMap<Key, Lock>,
+struct Locks {
+    keys: HashMap<Key, LockEntry>,
     last_token: u64,
+    wakeups: Wakeups<Recipient>,
 }
 
-/// One key: its holder, and its waiters in order. Gone when there is neither.
+/// One key. It is removed when there is no holder and no waiter.
 #[derive(Default)]
-struct Lock {
-    holder: Option<Held>,
-    queue: VecDeque<Place>,
-    /// Rings whoever watches without a place in the queue.
-    watchers: Option<Arc<Notify>>,
+struct LockEntry {
+    holder: Option<HolderEntry>,
+    queue: VecDeque<QueueEntry>,
 }
 
-struct Held {
+struct HolderEntry {
     owner: Owner,
     token: FencingToken,
     since: Instant,
     expires: Instant,
-    note: Note,
-    /// Rings the holder: look whether you still are.
-    bell: Arc<Notify>,
+    info: HolderInfo,
+    /// Notified when the lock ends. Every lock that is held is watched, and a registration for each
+    /// would need a third more memory.
+    ended: Arc<Notify>,
 }
 
-/// A place in the queue lives like a lock: it ends a ttl after the last ask.
-struct Place {
+/// A waiter. Its entry ends a ttl after its last request, as a lock does.
+struct QueueEntry {
     owner: Owner,
     since: Instant,
     expires: Instant,
-    note: Note,
-    /// Rings the waiter: it is your turn, or it may be.
-    bell: Arc<Notify>,
+    info: HolderInfo,
 }
 
-enum Look {
+/// Whom a signal wakes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Recipient {
+    /// The waiter with this owner.
+    Waiter(Owner),
+    /// All clients that wait for the key to be free, but have no queue entry.
+    Watchers(Key),
+}
+
+/// What a waiter finds when it checks its key.
+enum Availability {
     Free,
-    Mine(Grant),
-    Held { bell: Arc<Notify>, until: Instant },
+    Granted(Grant),
+    /// Wait for the wake-up, or for the end of the holder's lease.
+    Held {
+        wakeup: Registration<Recipient>,
+        expires: Instant,
+    },
 }
 
-impl Store {
-    /// Drops what has expired and hands a free lock to the first living waiter. Afterwards a lock
-    /// is in the table only if it is held.
+impl Locks {
+    /// Drops what has expired and hands a free key to the first waiter whose entry has not expired.
+    /// Afterwards a key is in the table only if it is held.
     fn settle(&mut self, key: &Key, now: Instant) {
-        let Some(lock) = self.locks.get_mut(key) else { return };
-        if lock.holder.as_ref().is_some_and(|holder| holder.expires > now) {
+        let Some(state) = self.keys.get_mut(key) else { return };
+        if state.holder.as_ref().is_some_and(|holder| holder.expires > now) {
             return;
         }
-        if let Some(ended) = lock.holder.take() {
-            ended.bell.notify_one();
+        if let Some(expired) = state.holder.take() {
+            expired.ended.notify_one();
         }
-        while let Some(place) = lock.queue.pop_front() {
-            if place.expires > now {
+        while let Some(waiter) = state.queue.pop_front() {
+            if waiter.expires > now {
                 self.last_token += 1;
-                place.bell.notify_one();
-                lock.holder = Some(Held {
-                    owner: place.owner,
+                self.wakeups.deliver(&Recipient::Waiter(waiter.owner), Signal::RECHECK);
+                state.holder = Some(HolderEntry {
+                    owner: waiter.owner,
                     token: token(self.last_token),
                     since: now,
-                    // The place's lease becomes the lock's: the waiter knows when it began.
-                    expires: place.expires,
-                    note: place.note,
-                    bell: place.bell,
+                    // Not a ttl from now: the waiter counts from its last request.
+                    expires: waiter.expires,
+                    info: waiter.info,
+                    ended: Arc::default(),
                 });
                 return;
             }
         }
-        if let Some(watchers) = lock.watchers.take() {
-            watchers.notify_waiters();
-        }
-        self.locks.remove(key);
+        self.keys.remove(key);
+        self.wakeups.deliver(&Recipient::Watchers(key.clone()), Signal::RECHECK);
     }
 
-    fn take(&mut self, claim: &Claim, now: Instant) -> Attempt<Grant> {
+    fn try_acquire(&mut self, claim: &Claim, now: Instant) -> Attempt<Grant> {
         self.settle(&claim.key, now);
-        let Some(lock) = self.locks.get_mut(&claim.key) else {
-            return Attempt::Granted(self.grant(claim, now));
-        };
-        let expires = now + claim.ttl;
-        let Some(holder) = &mut lock.holder else {
+        let held = self.keys.get_mut(&claim.key);
+        let Some(LockEntry { holder: Some(holder), queue }) = held else {
             return Attempt::Granted(self.grant(claim, now));
         };
         if holder.owner == claim.owner {
-            holder.expires = holder.expires.max(expires);
+            // A repeated request gets the same grant, and never a shorter lease.
+            holder.expires = holder.expires.max(now + claim.ttl);
             return Attempt::Granted(Grant::new(holder.token, claim.ttl));
         }
         let mut busy = Busy::new(claim.key.clone());
         busy.retry_after = Some(holder.expires - now);
         busy.holder = Some(Box::new(holder.describe(now)));
         if claim.waits {
-            busy.ahead = Some(lock.queue_up(claim, now));
+            busy.ahead = Some(enqueue(queue, claim, now));
         }
         Attempt::Busy(busy)
     }
@@ -235,77 +240,90 @@ impl Store {
     fn grant(&mut self, claim: &Claim, now: Instant) -> Grant {
         self.last_token += 1;
         let token = token(self.last_token);
-        let held = Held {
+        let holder = HolderEntry {
             owner: claim.owner,
             token,
             since: now,
             expires: now + claim.ttl,
-            note: claim.note.clone(),
-            bell: Arc::default(),
+            info: claim.holder_info.clone(),
+            ended: Arc::default(),
         };
-        self.locks.entry(claim.key.clone()).or_default().holder = Some(held);
+        self.keys.entry(claim.key.clone()).or_default().holder = Some(holder);
         Grant::new(token, claim.ttl)
     }
 
     fn renew(&mut self, claim: &Claim, now: Instant) -> Result<Duration> {
         self.settle(&claim.key, now);
-        match self.locks.get_mut(&claim.key).and_then(|lock| lock.holder.as_mut()) {
+        match self.keys.get_mut(&claim.key).and_then(|state| state.holder.as_mut()) {
             Some(holder) if holder.owner == claim.owner && holder.is_grant(claim.token) => {
                 holder.expires = holder.expires.max(now + claim.ttl);
                 Ok(claim.ttl)
             }
             Some(_) => Err(Error::gone(LostReason::TakenOver)),
-            None => Err(Error::new(crate::ErrorKind::Lost, "the lock is not held")),
+            None => Err(Error::not_held()),
         }
     }
 
+    /// Removes the owner from the key, as a waiter or as its holder.
     fn release(&mut self, key: &Key, owner: Owner, now: Instant) -> bool {
         self.settle(key, now);
-        let Some(lock) = self.locks.get_mut(key) else { return false };
-        lock.queue.retain(|place| place.owner != owner);
-        if lock.holder.as_ref().is_none_or(|holder| holder.owner != owner) {
+        let Some(state) = self.keys.get_mut(key) else { return false };
+        state.queue.retain(|waiter| waiter.owner != owner);
+        let Some(holder) = state.holder.take_if(|holder| holder.owner == owner) else {
             return false;
-        }
-        if let Some(holder) = lock.holder.take() {
-            holder.bell.notify_one();
-        }
+        };
+        holder.ended.notify_one();
         self.settle(key, now);
         true
     }
 
-    fn look(&mut self, claim: &Claim, now: Instant) -> Look {
-        self.settle(&claim.key, now);
-        let Some(lock) = self.locks.get_mut(&claim.key) else { return Look::Free };
-        let Some(holder) = &lock.holder else { return Look::Free };
-        if holder.owner == claim.owner {
-            // The lease began with the last ask; the core counts it from there.
-            return Look::Mine(Grant::new(holder.token, claim.ttl));
+    fn evict(&mut self, key: &Key, token: FencingToken, now: Instant) -> bool {
+        self.settle(key, now);
+        let holder = self.keys.get(key).and_then(|state| state.holder.as_ref());
+        match holder.filter(|holder| holder.token == token).map(|holder| holder.owner) {
+            Some(owner) => self.release(key, owner, now),
+            None => false,
         }
-        let until = holder.expires;
-        let place = lock.queue.iter().find(|place| place.owner == claim.owner);
-        let bell = match place {
-            Some(place) => place.bell.clone(),
-            None => lock.watchers.get_or_insert_default().clone(),
-        };
-        Look::Held { bell, until }
     }
 
-    fn held_by(&self, claim: &Claim) -> bool {
-        let holder = self.locks.get(&claim.key).and_then(|lock| lock.holder.as_ref());
-        holder.is_some_and(|holder| holder.owner == claim.owner)
+    /// Checks whether the claim may have its key, and registers it for a wake-up if not.
+    fn check(&mut self, claim: &Claim, now: Instant) -> Availability {
+        self.settle(&claim.key, now);
+        let held = self.keys.get(&claim.key);
+        let Some(LockEntry { holder: Some(holder), queue }) = held else {
+            return Availability::Free;
+        };
+        if holder.owner == claim.owner {
+            // The lease began with the waiter's last request; the engine counts it from there.
+            return Availability::Granted(Grant::new(holder.token, claim.ttl));
+        }
+        let queued = queue.iter().any(|waiter| waiter.owner == claim.owner);
+        let recipient = if queued {
+            Recipient::Waiter(claim.owner)
+        } else {
+            Recipient::Watchers(claim.key.clone())
+        };
+        let wakeup = self.wakeups.register(recipient);
+        Availability::Held { wakeup, expires: holder.expires }
+    }
+
+    /// Notified when the lock of the claim ends; `None` if the claim does not hold it.
+    fn watch_holder(&self, claim: &Claim) -> Option<Arc<Notify>> {
+        let holder = self.keys.get(&claim.key).and_then(|state| state.holder.as_ref())?;
+        (holder.owner == claim.owner).then(|| holder.ended.clone())
     }
 
     fn list(&mut self, scope: Scope<'_>, now: Instant) -> Vec<Holding> {
-        let keys: Vec<Key> = self.locks.keys().filter(|key| scope.holds(key)).cloned().collect();
+        let keys: Vec<Key> = self.keys.keys().filter(|key| scope.contains(key)).cloned().collect();
         keys.iter().for_each(|key| self.settle(key, now));
         let mut holdings: Vec<_> = keys
             .into_iter()
             .filter_map(|key| {
-                let lock = self.locks.get(&key)?;
-                let holder = lock.holder.as_ref()?.describe(now);
+                let state = self.keys.get(&key)?;
+                let holder = state.holder.as_ref()?.describe(now);
                 let mut holding = Holding::new(key, holder);
-                let living = lock.queue.iter().filter(|place| place.expires > now);
-                holding.waiters = living.map(|place| place.describe(now)).collect();
+                let waiters = state.queue.iter().filter(|waiter| waiter.expires > now);
+                holding.waiters = waiters.map(|waiter| waiter.describe(now)).collect();
                 Some(holding)
             })
             .collect();
@@ -314,34 +332,26 @@ impl Store {
     }
 }
 
-impl Lock {
-    /// Takes or refreshes a place in the queue and says how many are before it.
-    fn queue_up(&mut self, claim: &Claim, now: Instant) -> u32 {
-        let expires = now + claim.ttl;
-        self.queue.retain(|place| place.expires > now);
-        let mine = self.queue.iter().position(|place| place.owner == claim.owner);
-        let rank = match mine {
-            Some(rank) => {
-                self.queue[rank].expires = self.queue[rank].expires.max(expires);
-                rank
-            }
-            None => {
-                self.queue.push_back(Place {
-                    owner: claim.owner,
-                    since: now,
-                    expires,
-                    note: claim.note.clone(),
-                    bell: Arc::default(),
-                });
-                self.queue.len() - 1
-            }
-        };
-        u32::try_from(rank).unwrap_or(u32::MAX)
-    }
+/// Adds a claim to the queue, or refreshes its entry. Returns how many waiters are ahead of it.
+fn enqueue(queue: &mut VecDeque<QueueEntry>, claim: &Claim, now: Instant) -> u32 {
+    let expires = now + claim.ttl;
+    queue.retain(|waiter| waiter.expires > now);
+    let rank = match queue.iter().position(|waiter| waiter.owner == claim.owner) {
+        Some(rank) => {
+            queue[rank].expires = queue[rank].expires.max(expires);
+            rank
+        }
+        None => {
+            let info = claim.holder_info.clone();
+            queue.push_back(QueueEntry { owner: claim.owner, since: now, expires, info });
+            queue.len() - 1
+        }
+    };
+    u32::try_from(rank).unwrap_or(u32::MAX)
 }
 
-impl Held {
-    /// Whether this is the grant that a renewal is about.
+impl HolderEntry {
+    /// Whether this is the grant that a renewal names.
     fn is_grant(&self, token: Option<FencingToken>) -> bool {
         token.is_none_or(|token| token == self.token)
     }
@@ -351,14 +361,14 @@ impl Held {
             token: Some(self.token),
             held_for: Some(now - self.since),
             ttl_left: Some(self.expires - now),
-            ..Holder::new(&self.note)
+            ..Holder::new(&self.info)
         }
     }
 }
 
-impl Place {
+impl QueueEntry {
     fn describe(&self, now: Instant) -> Waiter {
-        Waiter { waiting_for: Some(now - self.since), ..Waiter::new(&self.note) }
+        Waiter { waiting_for: Some(now - self.since), ..Waiter::new(&self.info) }
     }
 }
 

@@ -1,11 +1,28 @@
-//! The servers. A new one is a file or folder here, two lines and a row below, its feature in
-//! `Cargo.toml`, a fixture in `tenure-conformance` and a page in `docs/backends`.
+//! The backends: one folder for each server, and the table that finds one by the scheme of a URL.
+//!
+//! Every folder has the same files, so that knowing one backend helps with the next:
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `mod.rs` | the public type, `impl Backend` that delegates, and a map of the folder |
+//! | `config.rs` | what the URL says |
+//! | `connection.rs` | connections: open, replace, execute a request |
+//! | `layout.rs` | what is stored at the server: keys, tables, nodes, scripts |
+//! | `acquire.rs`, `renew.rs`, `release.rs` | the three methods that change the state of a lock |
+//! | `wait.rs` | `until_free` and `until_lost` |
+//! | `admin.rs` | `list` and `evict`, for operators |
+//! | `doctor.rs` | checks of the server |
+//! | `error.rs` | errors of the server and its client library as [`Error`] |
+//!
+//! A file that grows is a folder of the same name. What only one server needs is a file of its own,
+//! listed in the folder's `mod.rs`. `cargo xtask tidy` holds all of this; what a new backend has to
+//! touch is in ARCHITECTURE.md.
 
 use std::sync::Arc;
 
 use crate::backend::Backend;
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::Options;
+use crate::support::url::Url;
 
 #[cfg(feature = "consul")]
 pub mod consul;
@@ -58,13 +75,13 @@ pub use zookeeper::Zookeeper;
 macro_rules! backends {
     ($($module:ident $feature:literal [$($scheme:literal),+];)+) => {
         /// Opens the backend that the URL's scheme names.
-        pub(crate) async fn open(options: Options) -> Result<Arc<dyn Backend>> {
-            match options.scheme() {
+        pub(crate) async fn open(url: Url) -> Result<Arc<dyn Backend>> {
+            match url.scheme() {
                 $(
                     #[cfg(feature = $feature)]
-                    $($scheme)|+ => Ok(Arc::new($module::open(options).await?)),
+                    $($scheme)|+ => Ok(Arc::new($module::open(url).await?)),
                     #[cfg(not(feature = $feature))]
-                    $($scheme)|+ => Err(not_built(options.scheme(), $feature)),
+                    $($scheme)|+ => Err(not_built(url.scheme(), $feature)),
                 )+
                 unknown => Err(unknown_scheme(unknown, &[$($($scheme),+),+])),
             }
@@ -83,6 +100,12 @@ backends! {
     redlock    "redlock"   ["redlock"];
     sqlite     "sqlite"    ["sqlite"];
     zookeeper  "zookeeper" ["zk"];
+}
+
+/// Whether the locks of this URL reach only within this process: their client then runs on the
+/// caller's runtime and its clock, so that tests with paused time work.
+pub(crate) fn is_in_process(url: &Url) -> bool {
+    url.scheme() == "memory"
 }
 
 #[allow(dead_code, reason = "used only where a backend is left out of the build")]

@@ -1,5 +1,5 @@
--- Shows a token to a fence: raises the highest seen, or returns the error to answer with.
--- Tokens are compared as text, for a number of Lua is exact only up to 2^53.
+-- Checks a token at a fence: raises the highest one seen, or returns the error that the script has
+-- to return. Tokens are compared as text, since a number of Lua is exact only up to 2^53.
 -- A week after the last admission the fence is forgotten.
 local function tenure_admit(fence, token)
   local number = '^[1-9]%d*$'

@@ -4,16 +4,18 @@ use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use super::refused::{Refused, Stale};
-use crate::clock::{Clock, Moment};
+use crate::support::clock::{Clock, Moment};
+use crate::support::sync::{Condvar, Mutex};
 use crate::token::FencingToken;
 
-/// A value of this process behind a fence: only whoever is admitted comes to it, and as long as
-/// that one has it in its hands, nobody else does. So nothing can come between the admission and
-/// the write.
+const DEFAULT_KEEP: Duration = Duration::from_secs(60 * 60);
+
+/// A value of this process behind a fence: only an admitted holder gets to it, one at a time, so
+/// that nothing can come between the admission and the write.
 ///
 /// # Examples
 ///
@@ -30,11 +32,11 @@ use crate::token::FencingToken;
 /// ```
 #[derive(Default)]
 pub struct Fenced<T> {
-    inside: Mutex<Inside<T>>,
+    state: Mutex<FencedState<T>>,
 }
 
 #[derive(Default)]
-struct Inside<T> {
+struct FencedState<T> {
     seen: Option<FencingToken>,
     value: T,
 }
@@ -42,27 +44,27 @@ struct Inside<T> {
 impl<T> Fenced<T> {
     /// A fence around this value that has seen no token.
     pub const fn new(value: T) -> Fenced<T> {
-        Fenced { inside: Mutex::new(Inside { seen: None, value }) }
+        Fenced { state: Mutex::new(FencedState { seen: None, value }) }
     }
 
-    /// Admits this token, and from now on none below it. Blocks while another has the value in its
-    /// hands; one that panicked with it is no reason to refuse the next.
+    /// Admits this token, and from now on none below it. Blocks while another holder has the guard;
+    /// one that panicked with it does not keep the next out.
     ///
     /// # Errors
     ///
     /// [`Stale`] if a higher token was here before.
     pub fn admit(&self, token: FencingToken) -> Result<FencedGuard<'_, T>, Stale> {
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(seen) = inside.seen {
+        let mut state = self.state.lock();
+        if let Some(seen) = state.seen {
             Stale::check(token, seen)?;
         }
-        inside.seen = Some(token);
-        Ok(FencedGuard(inside))
+        state.seen = Some(token);
+        Ok(FencedGuard(state))
     }
 
     /// The value, without its fence.
     pub fn into_inner(self) -> T {
-        self.inside.into_inner().unwrap_or_else(PoisonError::into_inner).value
+        self.state.into_inner().value
     }
 }
 
@@ -72,8 +74,8 @@ impl<T> fmt::Debug for Fenced<T> {
     }
 }
 
-/// The value of a [`Fenced`], in the hands of one who was admitted. It cannot be kept across an
-/// `await` in a task that is spawned, as with every guard of a mutex: others block for it.
+/// Access to the value of a [`Fenced`], for an admitted holder. Like every guard of a mutex it
+/// cannot be kept across an `await` in a spawned task: other holders block for it.
 ///
 /// # Examples
 ///
@@ -87,8 +89,8 @@ impl<T> fmt::Debug for Fenced<T> {
 /// # assert_eq!(stock.into_inner(), ["apple", "pear"]);
 /// # Ok::<(), tenure::fence::Stale>(())
 /// ```
-#[must_use = "others are kept out only while this lives"]
-pub struct FencedGuard<'a, T>(MutexGuard<'a, Inside<T>>);
+#[must_use = "other holders are kept out only while this lives"]
+pub struct FencedGuard<'a, T>(MutexGuard<'a, FencedState<T>>);
 
 impl<T> Deref for FencedGuard<'_, T> {
     type Target = T;
@@ -111,12 +113,12 @@ impl<T: fmt::Debug> fmt::Debug for FencedGuard<'_, T> {
 
 /// Fences in memory for many resources, by name, with a limit to their number.
 ///
-/// An admission is a [`Turn`]: as long as it lives, nobody else is admitted to that resource. Read
-/// or write while you have it.
+/// An admission is a [`Turn`]: as long as it lives, no other holder is admitted to that resource.
+/// Read or write while you have it.
 ///
-/// A resource that nobody touched for an hour may be forgotten when the room is needed. When there
-/// is none to forget, a new resource is refused: to forget a living one would let a stale holder
-/// in. **All are forgotten when the process ends**, and each process has its own.
+/// A resource without an admission for an hour may be forgotten when the room is needed. When there
+/// is none to forget, a new resource is refused: to forget one in use would admit a stale holder.
+/// **All are forgotten when the process ends**, and each process has its own.
 ///
 /// # Examples
 ///
@@ -134,73 +136,78 @@ impl<T: fmt::Debug> fmt::Debug for FencedGuard<'_, T> {
 /// ```
 #[derive(Debug)]
 pub struct Fences {
-    most: usize,
+    limit: usize,
     keep: Duration,
-    table: Mutex<HashMap<String, Row>>,
-    /// Some turn is over.
-    over: Condvar,
+    entries: Mutex<HashMap<String, FenceEntry>>,
+    /// Notified when a turn ends.
+    turn_ended: Condvar,
 }
 
 #[derive(Debug)]
-struct Row {
+struct FenceEntry {
     seen: FencingToken,
-    touched: Moment,
-    /// Somebody has the turn.
-    taken: bool,
+    last_admission: Moment,
+    /// Whether a turn is under way.
+    in_turn: bool,
 }
 
 impl Fences {
     /// Fences for at most so many resources.
-    pub fn new(most: usize) -> Fences {
-        Fences { most, keep: KEEP, table: Mutex::default(), over: Condvar::new() }
+    pub fn new(limit: usize) -> Fences {
+        let turn_ended = Condvar::default();
+        Fences { limit, keep: DEFAULT_KEEP, entries: Mutex::default(), turn_ended }
     }
 
-    /// How long a resource that nobody touches is remembered at least: an hour, if not said
-    /// otherwise. Longer than any pause that is to be survived.
+    /// How long a resource is remembered at least after its last admission; an hour by default.
+    /// Make it longer than any pause of a holder that has to be survived.
     #[must_use]
     pub fn keep(mut self, keep: Duration) -> Fences {
         self.keep = keep;
         self
     }
 
-    /// Admits this token for this resource, and from now on none below it. Blocks while another has
-    /// its turn there.
+    /// Admits this token for this resource, and from now on none below it. Blocks while another
+    /// holder has its turn there.
     ///
     /// # Errors
     ///
     /// [`Refused::Stale`] if a higher token was here before, [`Refused::Store`] if there is no room
     /// for another resource.
     pub fn admit(&self, resource: &str, token: FencingToken) -> Result<Turn<'_>, Refused<Full>> {
-        let mut table = self.table();
-        while table.get(resource).is_some_and(|row| row.taken && row.seen <= token) {
-            table = self.over.wait(table).unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
+        // A lower token than the one whose turn it is will be refused, and need not wait.
+        while entries.get(resource).is_some_and(|entry| entry.in_turn && entry.seen <= token) {
+            entries = self.turn_ended.wait(entries);
         }
         let now = Clock::Boot.now();
-        if let Some(row) = table.get_mut(resource) {
-            Stale::check(token, row.seen)?;
-            *row = Row { seen: token, touched: now, taken: true };
+        let admitted = FenceEntry { seen: token, last_admission: now, in_turn: true };
+        if let Some(entry) = entries.get_mut(resource) {
+            Stale::check(token, entry.seen)?;
+            *entry = admitted;
         } else {
-            self.make_room(&mut table, now)?;
-            table.insert(resource.to_owned(), Row { seen: token, touched: now, taken: true });
+            self.make_room(&mut entries, now)?;
+            entries.insert(resource.to_owned(), admitted);
         }
-        Ok(Turn { fences: self, resource: resource.to_owned(), stays_here: PhantomData })
+        Ok(Turn { fences: self, resource: resource.to_owned(), not_send: PhantomData })
     }
 
-    fn make_room(&self, table: &mut HashMap<String, Row>, now: Moment) -> Result<(), Full> {
-        if table.len() >= self.most {
-            table.retain(|_, row| row.taken || now.since(row.touched) < self.keep);
+    fn make_room(
+        &self,
+        entries: &mut HashMap<String, FenceEntry>,
+        now: Moment,
+    ) -> Result<(), Full> {
+        if entries.len() >= self.limit {
+            let is_kept =
+                |entry: &FenceEntry| entry.in_turn || now.since(entry.last_admission) < self.keep;
+            entries.retain(|_, entry| is_kept(entry));
         }
-        if table.len() < self.most { Ok(()) } else { Err(Full { most: self.most }) }
-    }
-
-    fn table(&self) -> MutexGuard<'_, HashMap<String, Row>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        if entries.len() < self.limit { Ok(()) } else { Err(Full { limit: self.limit }) }
     }
 }
 
-/// A turn at a resource of [`Fences`]: nobody else is admitted to it while this lives. It stays on
-/// its thread, as the guard of a mutex does, so that no task can keep it across an `await` for
-/// which others block.
+/// A turn at a resource of [`Fences`]: no other holder is admitted to it while this lives. It stays
+/// on its thread, as the guard of a mutex does, so that no task can keep it across an `await` for
+/// which other holders block.
 ///
 /// # Examples
 ///
@@ -213,15 +220,15 @@ impl Fences {
 /// # Ok::<(), tenure::fence::Refused<tenure::fence::Full>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "others are kept out only while this lives"]
+#[must_use = "other holders are kept out only while this lives"]
 pub struct Turn<'a> {
     fences: &'a Fences,
     resource: String,
-    stays_here: PhantomData<MutexGuard<'a, ()>>,
+    not_send: PhantomData<MutexGuard<'a, ()>>,
 }
 
 impl Turn<'_> {
-    /// Of which resource.
+    /// The name of the resource.
     pub fn resource(&self) -> &str {
         &self.resource
     }
@@ -229,10 +236,11 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        if let Some(row) = self.fences.table().get_mut(&self.resource) {
-            (row.taken, row.touched) = (false, Clock::Boot.now());
+        if let Some(entry) = self.fences.entries.lock().get_mut(&self.resource) {
+            entry.in_turn = false;
+            entry.last_admission = Clock::Boot.now();
         }
-        self.fences.over.notify_all();
+        self.fences.turn_ended.notify_all();
     }
 }
 
@@ -249,12 +257,12 @@ impl Drop for Turn<'_> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
-    most: usize,
+    limit: usize,
 }
 
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no room for another resource beside {}", self.most)
+        write!(f, "there is no room for another resource beside {}", self.limit)
     }
 }
 
@@ -265,8 +273,6 @@ impl From<Full> for Refused<Full> {
         Refused::Store(full)
     }
 }
-
-const KEEP: Duration = Duration::from_secs(60 * 60);
 
 #[cfg(test)]
 mod tests {
@@ -280,22 +286,22 @@ mod tests {
     }
 
     #[test]
-    fn a_living_resource_is_not_forgotten_for_a_new_one() {
+    fn a_resource_in_use_is_not_forgotten_for_a_new_one() {
         let fences = Fences::new(2);
         drop(fences.admit("a", token(5)).unwrap());
         drop(fences.admit("b", token(5)).unwrap());
         assert!(matches!(fences.admit("c", token(9)), Err(Refused::Store(_))));
         assert!(fences.admit("a", token(4)).unwrap_err().stale().is_some());
         let fences = fences.keep(Duration::ZERO);
-        // One that somebody has his turn at is kept, however old it is.
+        // A resource with a turn under way is kept, however old it is.
         let turn = fences.admit("a", token(5)).unwrap();
         drop(fences.admit("c", token(9)).unwrap());
         drop(turn);
         assert!(fences.admit("a", token(4)).unwrap_err().stale().is_some());
     }
 
-    /// Of two that come at once, the value of the one with the higher token is left: the lower one
-    /// writes before it, or not at all.
+    /// Of two holders that come at once, the value of the one with the higher token is left: the
+    /// other writes before it, or not at all.
     fn race(write: impl Fn(u64, &dyn Fn()) + Sync, left: impl Fn() -> u64) {
         for number in (1..2000).step_by(2) {
             let together = Barrier::new(2);
@@ -304,7 +310,7 @@ mod tests {
                     let (together, write) = (&together, &write);
                     scope.spawn(move || {
                         together.wait();
-                        // Between the admission and the write: the place for the other to slip in.
+                        // Between the admission and the write, where the other could come in.
                         write(token, &thread::yield_now);
                     });
                 }
@@ -322,14 +328,15 @@ mod tests {
                 *value = number;
             }
         };
-        race(write, || fenced.inside.lock().unwrap().value);
-        let (fences, value) = (Fences::new(1), Mutex::new(0));
+        race(write, || fenced.state.lock().value);
+        let fences = Fences::new(1);
+        let value = Mutex::new(0);
         let write = |number: u64, pause: &dyn Fn()| {
             if let Ok(_turn) = fences.admit("stock", token(number)) {
                 pause();
-                *value.lock().unwrap() = number;
+                *value.lock() = number;
             }
         };
-        race(write, || *value.lock().unwrap());
+        race(write, || *value.lock());
     }
 }

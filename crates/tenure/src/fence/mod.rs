@@ -1,7 +1,7 @@
 //! Fences: what the protected resource needs to refuse a stale holder.
 //!
-//! No lock is safe against a paused process: it wakes up, its lease is over, and it writes. Only
-//! the resource can refuse that write, by the token. Every fence here has one verb, `admit`: it
+//! No lock is safe against a paused process: it resumes, its lease is over, and it writes. Only the
+//! resource can refuse that write, by the token. Every fence here has one operation, `admit`: it
 //! raises the highest token seen for a resource, or refuses a lower one.
 //!
 //! **Call it at the first contact, before the first read, and again with the write.** A fence that
@@ -11,7 +11,7 @@
 //! **The first contact has to last.** In SQL it is committed before the read (`contact`), or the
 //! read and the write are in the same transaction; in Redis it is on a replica or on the disk
 //! (`admit_durable`). **And the admission is joined to the write**: by a transaction, a script, a
-//! guard or a turn, so that nobody comes in between.
+//! guard or a turn, so that no other holder comes in between.
 //!
 //! | resource | fence | cargo feature |
 //! |---|---|---|
@@ -24,9 +24,9 @@
 //! | Redis | `fence::redis` | `fence-redis` |
 //! | an HTTP service | `fence::http` | `fence-http` |
 //!
-//! What holds for all of them: an equal token is admitted, for a holder may come many times; a
+//! What holds for all of them: an equal token is admitted, because a holder may come many times; a
 //! lower one is refused, with both numbers in [`Stale`]; the first token of a resource is admitted
-//! whatever it is; and a fence that lost its data knows nothing, as at first use. Tokens of
+//! whatever it is; and a fence that lost its data admits any token, as at first use. Tokens of
 //! different keys cannot be compared: give each resource the lock that guards it, and one only.
 //! The page `docs/fencing.md` of the repository shows how to fence a resource of another kind.
 

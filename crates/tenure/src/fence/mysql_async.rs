@@ -1,12 +1,12 @@
 //! The fence in MySQL and MariaDB, in a transaction of `mysql_async`.
 //!
-//! Two transactions that are the first ever to touch a resource can meet in a deadlock, which
-//! InnoDB solves by failing one of them: begin again, as with every transaction of InnoDB.
+//! Two transactions that are the first ever to touch a resource can deadlock. InnoDB then fails one
+//! of them: begin it again, as any transaction of InnoDB.
 //!
-//! The table is that of the connection's own database: all who share a resource have to use the
-//! same one, or [`sql::Table::schema`].
+//! The table is that of the connection's own database: all clients that share a resource have to
+//! use the same one, or [`sql::Table::schema`].
 //!
-//! All in one transaction:
+//! Check, read and write in one transaction:
 //!
 //! ```no_run
 //! use mysql_async::{prelude::Queryable, TxOpts};
@@ -23,7 +23,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Or with something between the read and the write:
+//! Or with work between the read and the write:
 //!
 //! ```no_run
 //! use mysql_async::{prelude::Queryable, TxOpts};
@@ -33,7 +33,7 @@
 //! #     -> Result<(), Box<dyn std::error::Error>> {
 //! fence::mysql_async::contact(db, "stock/42", token).await?; // committed when it returns
 //! let n: Option<i64> = db.query_first("SELECT n FROM stock WHERE item = 42").await?;
-//! let left = n.unwrap_or(0) - 1; // may take its time
+//! let left = n.unwrap_or(0) - 1; // may take long
 //!
 //! let mut tx = db.start_transaction(TxOpts::default()).await?;
 //! fence::mysql_async::admit(&mut tx, "stock/42", token).await?; // and again with the write
@@ -51,32 +51,32 @@ use crate::token::FencingToken;
 
 const TABLE: sql::Table = sql::Table::new(Dialect::MySql);
 
-/// Makes the table of fences, if it is not there.
+/// Creates the table of fences, if it does not exist.
 ///
 /// # Errors
 ///
-/// What the server says.
+/// The error of the server.
 ///
 /// # Cancel safety
 ///
-/// **Not undone.** Dropping the future leaves the statement on its way.
+/// **Not undone.** Dropping the future does not stop a statement that was sent.
 pub async fn create(connection: &mut Conn) -> Result<(), Error> {
     connection.query_drop(TABLE.create()).await
 }
 
 /// The first contact, in a transaction of its own: admits this token for this resource, and from
-/// now on none below it. It is committed when this returns, so that whatever is read afterwards no
-/// stale holder can change any more. A server with `innodb_flush_log_at_trx_commit` below 1 can
-/// still lose it with its power.
+/// now on none below it. It is committed when this returns, so that no stale holder can change what
+/// is read afterwards. A server with `innodb_flush_log_at_trx_commit` below 1 can still lose it in
+/// a power failure.
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was here before, [`Refused::Store`] with what the server
-/// says. Read nothing then.
+/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with the error of
+/// the server. Do not read the resource then.
 ///
 /// # Cancel safety
 ///
-/// **Not undone.** The token may have been seen; to show it again is safe.
+/// **Not undone.** The token may have been admitted; calling this again with it is safe.
 pub async fn contact(
     connection: &mut Conn,
     resource: &str,
@@ -96,45 +96,46 @@ pub async fn contact(
 /// Admits this token for this resource in this transaction, and from now on none below it.
 ///
 /// **If the transaction is not committed, nothing was fenced**, and what was read in it must not be
-/// used. Where the write comes in a later transaction, begin with [`contact`].
+/// used. If the write comes in a later transaction, begin with [`contact`].
 ///
-/// The token stays the connection's `LAST_INSERT_ID()`: ask for that of an insert of your own right
-/// after it.
+/// The token remains the connection's `LAST_INSERT_ID()`: read that of your own insert right after
+/// the insert.
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was here before, [`Refused::Store`] with what the server
-/// says. Roll back in any case.
+/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with the error of
+/// the server. Roll back in any case.
 ///
 /// # Cancel safety
 ///
-/// **Not undone.** Dropping the future leaves the statement on its way. A transaction that is
-/// dropped is rolled back when its connection is used again or closed; until then others wait.
+/// **Not undone.** Dropping the future does not stop a statement that was sent. A dropped
+/// transaction is rolled back when its connection is used again or closed; until then, other
+/// transactions wait for it.
 pub async fn admit(
     transaction: &mut Transaction<'_>,
     resource: &str,
     token: FencingToken,
 ) -> Result<(), Refused<Error>> {
-    let highest = ask(transaction, resource, token.as_i64()).await;
+    let highest = highest_token(transaction, resource, token.as_i64()).await;
     sql::judge(token, highest.map_err(Refused::Store)?)
 }
 
-/// Deletes the fences that nobody touched for so many whole days; says how many. When that is safe
-/// stands at [`sql::Table::sweep`].
+/// Deletes the fences that were not used for so many whole days, and returns how many. When this is
+/// safe is described at [`sql::Table::sweep`].
 ///
 /// # Errors
 ///
-/// What the server says; a deadlock with somebody's admission is to be tried again.
+/// The error of the server; try again after a deadlock with the admission of a token.
 ///
 /// # Cancel safety
 ///
-/// **Not undone.** Dropping the future leaves the statement on its way.
+/// **Not undone.** Dropping the future does not stop a statement that was sent.
 ///
 /// # Examples
 ///
 /// ```no_run
 /// # async fn example(db: &mut mysql_async::Conn) -> Result<(), mysql_async::Error> {
-/// let forgotten = tenure::fence::mysql_async::sweep(db, 30).await?;
+/// let deleted = tenure::fence::mysql_async::sweep(db, 30).await?;
 /// # Ok(()) }
 /// ```
 pub async fn sweep(connection: &mut Conn, days: u16) -> Result<u64, Error> {
@@ -142,11 +143,16 @@ pub async fn sweep(connection: &mut Conn, days: u16) -> Result<u64, Error> {
     Ok(connection.affected_rows())
 }
 
-async fn ask(transaction: &mut Transaction<'_>, resource: &str, token: i64) -> Result<i64, Error> {
+/// Admits the token unless a higher one was admitted before; returns the highest.
+async fn highest_token(
+    transaction: &mut Transaction<'_>,
+    resource: &str,
+    token: i64,
+) -> Result<i64, Error> {
     let statement = TABLE.statement();
-    let answer = transaction.exec_iter(statement, (resource, token)).await?;
-    let highest = answer.last_insert_id();
-    answer.drop_result().await?;
-    // The client takes 0 for "none"; a fence never has it.
+    let result = transaction.exec_iter(statement, (resource, token)).await?;
+    let highest = result.last_insert_id();
+    result.drop_result().await?;
+    // The client library returns `None` for 0, which is no fencing token.
     Ok(highest.and_then(|highest| i64::try_from(highest).ok()).unwrap_or(0))
 }

@@ -1,10 +1,10 @@
-//! What a fence answers to a holder that it does not let in.
+//! The errors of a fence that does not admit a token.
 
 use std::fmt;
 
 use crate::token::FencingToken;
 
-/// A token that a fence refused: its holder lost the lock and somebody else has been here since.
+/// A token that a fence refused: its holder lost the lock, and a later holder has been here since.
 ///
 /// # Examples
 ///
@@ -23,7 +23,7 @@ pub struct Stale {
 }
 
 impl Stale {
-    /// For fences of one's own: refuses `token` if `seen` is higher.
+    /// For a fence of your own: refuses `token` if `seen` is higher.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl std::error::Error for Stale {}
 /// Why a fence with a store behind it did not admit a token. `E` is the error of the client that
 /// the caller uses.
 ///
-/// Only [`Admitted`](Result::Ok) is leave to go on: after any of these, roll back.
+/// Only `Ok` permits the holder to go on: after any of these, roll back.
 ///
 /// # Examples
 ///
@@ -86,12 +86,12 @@ impl std::error::Error for Stale {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused<E> {
-    /// What stands where the fence keeps its token is none. Somebody else wrote there.
+    /// What is stored where the fence keeps its token is not a token: another program wrote it.
     Garbage(String),
-    /// Somebody with a higher token has been here: the lock is lost. Do not try again with this
-    /// token; take the lock anew and begin with the read.
+    /// A holder with a higher token has been here: the lock is lost. Do not retry with this token;
+    /// acquire the lock again and begin with the read.
     Stale(Stale),
-    /// The store failed, and whether the token was seen is not known. Trying again is safe.
+    /// The store failed, and whether it has seen the token is unknown. A retry is safe.
     Store(E),
 }
 
@@ -112,7 +112,7 @@ impl<E: fmt::Display> fmt::Display for Refused<E> {
                 write!(f, "the fence has `{}` where a token should be", found.escape_debug())
             }
             Refused::Stale(stale) => stale.fmt(f),
-            Refused::Store(error) => write!(f, "the fence could not be asked: {error}"),
+            Refused::Store(error) => write!(f, "the fence could not be checked: {error}"),
         }
     }
 }

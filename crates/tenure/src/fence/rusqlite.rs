@@ -1,6 +1,6 @@
 //! The fence in SQLite, in a transaction of `rusqlite`.
 //!
-//! Begin it with [`TransactionBehavior::Immediate`]: SQLite then waits for its turn at the
+//! Begin it with [`TransactionBehavior::Immediate`]: SQLite then waits for the write lock at the
 //! beginning, and does not have to refuse a reader that wants to write. All in one transaction:
 //!
 //! ```
@@ -19,7 +19,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Or with something between the read and the write:
+//! Or with time between the read and the write:
 //!
 //! ```
 //! use rusqlite::{Connection, TransactionBehavior};
@@ -48,24 +48,23 @@ use crate::token::FencingToken;
 
 const TABLE: sql::Table = sql::Table::new(Dialect::Sqlite);
 
-/// Makes the table of fences, if it is not there.
+/// Creates the table of fences, if it does not exist.
 ///
 /// # Errors
 ///
-/// What SQLite says.
+/// The error of SQLite.
 pub fn create(connection: &Connection) -> Result<(), Error> {
     connection.execute_batch(&TABLE.create())
 }
 
 /// The first contact, in a transaction of its own: admits this token for this resource, and from
-/// now on none below it. It is committed and on the disk when this returns, whatever the
-/// connection's `synchronous` is, so that whatever is read afterwards no stale holder can change
-/// any more.
+/// now on none below it. It is committed and synced to the disk when this returns, whatever the
+/// connection's `synchronous` is. So no stale holder can change what is read afterwards.
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was here before, [`Refused::Store`] with what SQLite says;
-/// it refuses in a transaction. Read nothing then.
+/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with the error of
+/// SQLite; it fails inside a transaction. Read nothing after an error.
 pub fn contact(
     connection: &mut Connection,
     resource: &str,
@@ -74,11 +73,11 @@ pub fn contact(
     let before: i64 = connection
         .pragma_query_value(None, "synchronous", |row| row.get(0))
         .map_err(Refused::Store)?;
-    // `FULL`: with less a commit can be lost with the power, and what was read under it cannot.
+    // `FULL`: with less, a power cut can undo the commit, but not what was read after it.
     synchronous(connection, before.max(2)).map_err(Refused::Store)?;
-    let shown = contact_as_set(connection, resource, token);
+    let admitted = contact_as_set(connection, resource, token);
     synchronous(connection, before).map_err(Refused::Store)?;
-    shown
+    admitted
 }
 
 fn contact_as_set(
@@ -103,8 +102,8 @@ fn synchronous(connection: &Connection, level: i64) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was here before, [`Refused::Store`] with what SQLite says.
-/// Roll back in any case.
+/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with the error of
+/// SQLite. Roll back in any case.
 pub fn admit(
     transaction: &Transaction<'_>,
     resource: &str,
@@ -115,12 +114,12 @@ pub fn admit(
     sql::judge(token, highest.map_err(Refused::Store)?)
 }
 
-/// Deletes the fences that nobody touched for so many whole days; says how many. When that is safe
-/// stands at [`sql::Table::sweep`].
+/// Deletes the fences that were not used for so many whole days, and returns how many. See
+/// [`sql::Table::sweep`] for when that is safe.
 ///
 /// # Errors
 ///
-/// What SQLite says.
+/// The error of SQLite.
 ///
 /// # Examples
 ///
@@ -129,8 +128,8 @@ pub fn admit(
 ///
 /// let db = rusqlite::Connection::open_in_memory()?;
 /// fence::rusqlite::create(&db)?;
-/// let forgotten = fence::rusqlite::sweep(&db, 30)?;
-/// # assert_eq!(forgotten, 0);
+/// let deleted = fence::rusqlite::sweep(&db, 30)?;
+/// # assert_eq!(deleted, 0);
 /// # Ok::<(), rusqlite::Error>(())
 /// ```
 pub fn sweep(connection: &Connection, days: u16) -> Result<u64, Error> {

@@ -1,4 +1,4 @@
-//! Fences in a SQL database, for any client: the statements, and what their answers mean.
+//! Fences in a SQL database, for any client library: the statements, and what their results mean.
 //!
 //! # A table of fences
 //!
@@ -6,11 +6,11 @@
 //! raises the row or refuses, in one statement. There are two ways to use it.
 //!
 //! **In one transaction.** It is the first statement; then read, write and commit. The row stays
-//! locked until the transaction ends, so that nobody with another token comes in between. What was
-//! read counts only if this very transaction is committed: after a rollback begin again with
+//! locked until the transaction ends, so that no client with another token comes in between. What
+//! was read counts only if this very transaction is committed: after a rollback begin again with
 //! `admit` and the read.
 //!
-//! **A first contact, and later the write.** Where a computation or a person stands between the
+//! **A first contact, and later the write.** Where a computation or a person is between the
 //! read and the write, the first contact is a **transaction of its own, and it is committed before
 //! the first read**: run [`admit`] by itself, on a connection that is in no transaction (the client
 //! modules have `contact`, which sees to it). The write is then in a transaction with [`admit`] as
@@ -26,13 +26,13 @@
 //! ```
 //!
 //! At first use, and when the row is lost, any token is admitted. A row takes some tens of bytes.
-//! **Leave it when you delete the resource**: without it a stale holder is admitted as at first
-//! use, and makes the resource anew. [`Table::sweep`] deletes those that nobody touched for many
+//! **Keep it when you delete the resource**: without it a stale holder is admitted as at first
+//! use, and creates the resource again. [`Table::sweep`] deletes rows that no client used for many
 //! days.
 //!
 //! First means first: under `REPEATABLE READ` a snapshot taken before the admission shows what was
-//! there before the holder came. PostgreSQL then answers a serialization failure, SQLite "database
-//! is locked"; MySQL reads the old data without a word.
+//! there before the holder came. PostgreSQL then fails with a serialization failure, SQLite with
+//! "database is locked"; MySQL reads the old data without an error.
 //!
 //! A first contact must be as durable as the write it stands for: a server that confirms what it
 //! can lose (`synchronous_commit=off`, `innodb_flush_log_at_trx_commit=2`, SQLite's
@@ -40,7 +40,7 @@
 //! under it. `contact` of PostgreSQL and SQLite raises the setting for its own transaction; MySQL
 //! has it for the whole server only.
 //!
-//! # A column of one's own
+//! # A column of the resource's own table
 //!
 //! Where the resource is a row, the row can be its own fence. Add a column
 //! `fence BIGINT NOT NULL DEFAULT 0`, and let every statement of a holder carry the token:
@@ -55,15 +55,19 @@
 //! UPDATE stock SET gone = true, fence = $token WHERE item = $item AND fence <= $token;
 //! ```
 //!
-//! If no row was changed, read the column and ask [`unchanged`] why. [`Unchanged::Missing`] is not
-//! leave to insert the row: whoever deleted it may have had a higher token.
+//! If no row was changed, read the column and call [`unchanged`], which says why.
+//! [`Unchanged::Missing`] is no permission to insert the row: the holder that deleted it may have
+//! had a higher token.
 
 use std::fmt;
 
 use super::refused::{Refused, Stale};
 use crate::token::FencingToken;
 
-/// Whose SQL it is.
+/// The schema of PostgreSQL that has the table by default.
+const PUBLIC: &str = "public";
+
+/// The database whose SQL it is.
 ///
 /// # Examples
 ///
@@ -102,23 +106,23 @@ pub struct Table {
 }
 
 impl Table {
-    /// The one in the usual schema.
+    /// The table in the default schema.
     pub const fn new(dialect: Dialect) -> Table {
         Table { dialect, schema: None }
     }
 
-    /// The one in this schema; in MySQL, in this database. It is there already.
+    /// The table in this schema; in MySQL, in this database. The schema has to exist already.
     #[must_use]
     pub fn schema(mut self, name: impl Into<String>) -> Table {
         self.schema = Some(name.into());
         self
     }
 
-    /// The statement that makes the table. It belongs among the migrations.
+    /// The statement that creates the table. It belongs among the migrations.
     ///
     /// In PostgreSQL it fails if `search_path` shows a table of that name in another schema: it was
-    /// made by an older version or by hand, and what it fences must not be forgotten. Move it, with
-    /// `ALTER TABLE … SET SCHEMA`, or drop it.
+    /// created by an older version or by hand, and what it fences must not be forgotten. Move it,
+    /// with `ALTER TABLE … SET SCHEMA`, or drop it.
     pub fn create(&self) -> String {
         let name = self.name();
         match self.dialect {
@@ -127,7 +131,7 @@ impl Table {
                 "CREATE TABLE IF NOT EXISTS {name} (resource VARBINARY(255) PRIMARY KEY, \
                  token BIGINT NOT NULL CHECK (token > 0), touched DATE NOT NULL) ENGINE = InnoDB"
             ),
-            Dialect::Postgres => self.create_alone(&name),
+            Dialect::Postgres => self.create_postgres(&name),
             Dialect::Sqlite => format!(
                 "CREATE TABLE IF NOT EXISTS {name} (resource TEXT PRIMARY KEY NOT NULL, \
                  token INTEGER NOT NULL CHECK (typeof(token) = 'integer' AND token > 0), \
@@ -136,8 +140,8 @@ impl Table {
         }
     }
 
-    /// One statement, so that clients which prepare it can run it too.
-    fn create_alone(&self, name: &str) -> String {
+    /// A single statement, so that clients that prepare statements can execute it too.
+    fn create_postgres(&self, name: &str) -> String {
         let schema = self.schema.as_deref().unwrap_or(PUBLIC).replace('\'', "''");
         // Half-empty pages: a raised token then stays on its page and needs no new index entry.
         format!(
@@ -160,13 +164,13 @@ impl Table {
     }
 
     /// The statement of [`admit`], for clients that cannot be called from a closure. Its parameters
-    /// are the resource and the token; give its answer to [`judge`]. It notes the day too, for
+    /// are the resource and the token; pass its result to [`judge`]. It also records the day, for
     /// [`sweep`](Table::sweep).
     pub fn statement(&self) -> String {
         let name = self.name();
         match self.dialect {
-            // There is no RETURNING here. LAST_INSERT_ID(x) hands x to the client with the answer,
-            // also when nothing changed.
+            // There is no RETURNING here. LAST_INSERT_ID(x) returns x to the client with the
+            // response, also when nothing changed.
             Dialect::MySql => format!(
                 "INSERT INTO {name} (resource, token, touched) \
                  VALUES (?, LAST_INSERT_ID(?), UTC_DATE()) ON DUPLICATE KEY UPDATE \
@@ -189,16 +193,16 @@ impl Table {
         }
     }
 
-    /// The statement that deletes the fences which nobody touched for so many whole days, by the
+    /// The statement that deletes the fences that no client used for so many whole days, by the
     /// database's clock in UTC. The number of days is its one parameter, a 64-bit integer; below 0
     /// counts as 0. It reads the whole table, in a transaction of its own: run it at night.
     ///
     /// It is safe if **no holder that lost its lock so many days ago can still write**. A row that
-    /// is gone admits any token, as at first use; the next admission makes it anew, and closes the
-    /// fence for all before. So the days are to be longer than any pause that is to be survived: a
-    /// suspended laptop, a virtual machine that is restored, a job that hangs. 30 is a good number.
-    /// A holder that is in the middle of its work loses nothing: its next admission makes the row
-    /// anew.
+    /// is deleted admits any token, as at first use; the next admission creates it again, and
+    /// closes the fence for all before. So the days are to be longer than any pause that is to be
+    /// survived: a suspended laptop, a virtual machine that is restored, a job that hangs. 30 is a
+    /// good number. A holder that is in the middle of its work loses nothing: its next admission
+    /// creates the row again.
     pub fn sweep(&self) -> String {
         let name = self.name();
         let old = match self.dialect {
@@ -211,7 +215,7 @@ impl Table {
         format!("DELETE FROM {name} WHERE touched < {old}")
     }
 
-    /// As it stands in a statement.
+    /// The name of the table, as it is written in a statement.
     fn name(&self) -> String {
         match (&self.schema, self.dialect) {
             (Some(schema), Dialect::MySql) => {
@@ -226,8 +230,6 @@ impl Table {
     }
 }
 
-const PUBLIC: &str = "public";
-
 /// Admits this token for this resource in the transaction that `query` runs in, and from now on
 /// none below it. For the first contact of a work in several transactions, run it in none: see
 /// [the module](self).
@@ -235,13 +237,13 @@ const PUBLIC: &str = "public";
 /// `query` is given a statement with two parameters, and the two values to bind, the resource and
 /// the token. It returns the one number of the one row that comes back; with [`Dialect::MySql`]
 /// no row comes, and the number is the client's *last insert id* (or `SELECT LAST_INSERT_ID()` on
-/// the same connection). In MySQL the token then stays the connection's `LAST_INSERT_ID()`: ask for
-/// that of an insert of your own right after it.
+/// the same connection). In MySQL the token then stays the connection's `LAST_INSERT_ID()`: read
+/// that of an insert of your own right after that insert.
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was here before, [`Refused::Store`] with what `query` says.
-/// Roll back in any case.
+/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with what `query`
+/// says. Roll back in any case.
 ///
 /// # Cancel safety
 ///
@@ -285,7 +287,7 @@ where
     judge(token, highest.map_err(Refused::Store)?)
 }
 
-/// What the answer to [`Table::statement`] means for the token that was sent.
+/// What the result of [`Table::statement`] means for the token that was sent.
 ///
 /// # Errors
 ///
@@ -313,7 +315,7 @@ pub fn judge<E>(token: FencingToken, highest: i64) -> Result<(), Refused<E>> {
 /// ```
 pub fn unchanged(token: FencingToken, fence: Option<i64>) -> Unchanged {
     let Some(fence) = fence else { return Unchanged::Missing };
-    // A row that was never fenced has 0; a negative number is nobody's token and refuses nobody.
+    // A row that was never fenced has 0; a negative number is not a token and refuses none.
     let seen = u64::try_from(fence).ok().and_then(FencingToken::new);
     match seen.map(|seen| Stale::check(token, seen)) {
         Some(Err(stale)) => Unchanged::Stale(stale),
@@ -336,10 +338,10 @@ pub fn unchanged(token: FencingToken, fence: Option<i64>) -> Unchanged {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unchanged {
-    /// There is no such row. That is not leave to insert it: it may have been deleted under a
+    /// There is no such row. That is no permission to insert it: it may have been deleted under a
     /// higher token.
     Missing,
-    /// A higher token was here before.
+    /// A higher token was admitted before.
     Stale(Stale),
     /// The fence would have let the token in: another condition of the `WHERE` did not hold, or,
     /// in MySQL without `CLIENT_FOUND_ROWS`, the row had these very values already.
@@ -363,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_no_fence_gives_is_refused() {
+    fn a_result_that_no_fence_returns_is_refused() {
         let token = FencingToken::new(7).unwrap();
         assert!(judge::<()>(token, 7).is_ok());
         assert!(matches!(judge::<()>(token, 8), Err(Refused::Stale(_))));

@@ -1,6 +1,6 @@
 //! The fence in PostgreSQL, in a transaction of `tokio_postgres`.
 //!
-//! All in one transaction:
+//! Read and write in one transaction:
 //!
 //! ```no_run
 //! use tenure::{fence, FencingToken};
@@ -16,7 +16,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Or with something between the read and the write:
+//! With a computation between the read and the write:
 //!
 //! ```no_run
 //! use tenure::{fence, FencingToken};
@@ -41,9 +41,17 @@ use super::refused::Refused;
 use super::sql::{self, Dialect};
 use crate::token::FencingToken;
 
-/// The table of fences in a schema of one's own. The functions of this module use that in `public`.
+/// The table in `public`, which the functions of this module use.
+const PUBLIC: Table = Table(sql::Table::new(Dialect::Postgres));
+
+/// Makes the commit of this transaction wait for the disk, where the session would not.
+const DURABLE: &str = "CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') \
+                       THEN set_config('synchronous_commit', 'on', true) END";
+
+/// The table of fences in a schema other than `public`, which the functions of this module use.
 ///
-/// All who share a resource have to use the same table, whatever their role and `search_path`.
+/// All clients that share a resource have to use the same table, whatever their role and
+/// `search_path`.
 ///
 /// # Examples
 ///
@@ -61,7 +69,7 @@ use crate::token::FencingToken;
 pub struct Table(sql::Table);
 
 impl Table {
-    /// The one in this schema, which is there already.
+    /// The table in this schema, which has to exist already.
     pub fn in_schema(schema: impl Into<String>) -> Table {
         Table(sql::Table::new(Dialect::Postgres).schema(schema))
     }
@@ -74,7 +82,7 @@ impl Table {
     ///
     /// # Cancel safety
     ///
-    /// **Not undone.** Dropping the future leaves the statement on its way.
+    /// **Not undone.** Dropping the future does not stop the statement.
     pub async fn create(&self, client: &Client) -> Result<(), Error> {
         client.batch_execute(&self.0.create()).await
     }
@@ -87,7 +95,7 @@ impl Table {
     ///
     /// # Cancel safety
     ///
-    /// **Not undone.** The token may have been seen; to show it again is safe.
+    /// **Not undone.** The token may have been seen; to send it again is safe.
     pub async fn contact(
         &self,
         client: &mut Client,
@@ -95,9 +103,9 @@ impl Table {
         token: FencingToken,
     ) -> Result<(), Refused<Error>> {
         let transaction = client.transaction().await.map_err(Refused::Store)?;
-        // Raised for this transaction only: see `sql`, on what a first contact has to survive.
+        // Durable for this transaction only: `sql` says what a first contact has to survive.
         let statement = format!("{}, {DURABLE}", self.0.statement());
-        show(&transaction, &statement, resource, token).await?;
+        send_token(&transaction, &statement, resource, token).await?;
         transaction.commit().await.map_err(Refused::Store)
     }
 
@@ -109,7 +117,7 @@ impl Table {
     ///
     /// # Cancel safety
     ///
-    /// **Not undone.** Dropping the future leaves the statement on its way; dropping the
+    /// **Not undone.** Dropping the future does not stop the statement; dropping the
     /// transaction rolls it back.
     pub async fn admit(
         &self,
@@ -117,7 +125,7 @@ impl Table {
         resource: &str,
         token: FencingToken,
     ) -> Result<(), Refused<Error>> {
-        show(transaction, &self.0.statement(), resource, token).await
+        send_token(transaction, &self.0.statement(), resource, token).await
     }
 
     /// As the function [`sweep`], for this table.
@@ -128,46 +136,39 @@ impl Table {
     ///
     /// # Cancel safety
     ///
-    /// **Not undone.** Dropping the future leaves the statement on its way.
+    /// **Not undone.** Dropping the future does not stop the statement.
     pub async fn sweep(&self, client: &Client, days: u16) -> Result<u64, Error> {
         let days = i64::from(days);
         client.execute_typed(&self.0.sweep(), &[(&days, Type::INT8)]).await
     }
 }
 
-/// That in `public`.
-const PUBLIC: Table = Table(sql::Table::new(Dialect::Postgres));
-
-/// Makes a commit wait for the disk, where the session would not.
-const DURABLE: &str = "CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') \
-                       THEN set_config('synchronous_commit', 'on', true) END";
-
-/// Makes the table of fences `public.tenure_fence`, if it is not there.
+/// Creates the table of fences `public.tenure_fence`, if it is missing.
 ///
 /// # Errors
 ///
 /// What PostgreSQL says; it refuses if `search_path` shows another table of that name (see
-/// [`sql::Table::create`]). Two that make it at the same moment can get in each other's way.
+/// [`sql::Table::create`]). It can also fail if two clients create the table at the same moment.
 ///
 /// # Cancel safety
 ///
-/// **Not undone.** Dropping the future leaves the statement on its way.
+/// **Not undone.** Dropping the future does not stop the statement.
 pub async fn create(client: &Client) -> Result<(), Error> {
     PUBLIC.create(client).await
 }
 
 /// The first contact, in a transaction of its own: admits this token for this resource, and from
-/// now on none below it. It is committed and on the disk when this returns, so that whatever is
-/// read afterwards no stale holder can change any more.
+/// now on none below it. It is committed and on the disk when this returns, so that no stale holder
+/// can change what is read afterwards.
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was here before, [`Refused::Store`] with what PostgreSQL
-/// says. Read nothing then.
+/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with what
+/// PostgreSQL says. Read nothing then.
 ///
 /// # Cancel safety
 ///
-/// **Not undone.** The token may have been seen; to show it again is safe.
+/// **Not undone.** The token may have been seen; to send it again is safe.
 pub async fn contact(
     client: &mut Client,
     resource: &str,
@@ -177,19 +178,19 @@ pub async fn contact(
 }
 
 /// Admits this token for this resource in this transaction, and from now on none below it. One
-/// trip, and no prepared statement, so that a pooler may stand between.
+/// round trip and no prepared statement, so that it works behind a pooler.
 ///
 /// **If the transaction is not committed, nothing was fenced**, and what was read in it must not be
 /// used. Where the write comes in a later transaction, begin with [`contact`].
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was here before, [`Refused::Store`] with what PostgreSQL
-/// says. Roll back in any case.
+/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with what
+/// PostgreSQL says. Roll back in any case.
 ///
 /// # Cancel safety
 ///
-/// **Not undone.** Dropping the future leaves the statement on its way; dropping the transaction
+/// **Not undone.** Dropping the future does not stop the statement; dropping the transaction
 /// rolls it back.
 pub async fn admit(
     transaction: &Transaction<'_>,
@@ -199,8 +200,8 @@ pub async fn admit(
     PUBLIC.admit(transaction, resource, token).await
 }
 
-/// Deletes the fences that nobody touched for so many whole days; says how many. When that is safe
-/// stands at [`sql::Table::sweep`].
+/// Deletes the fences that no client used for so many whole days, and returns how many.
+/// [`sql::Table::sweep`] says when that is safe.
 ///
 /// # Errors
 ///
@@ -208,7 +209,7 @@ pub async fn admit(
 ///
 /// # Cancel safety
 ///
-/// **Not undone.** Dropping the future leaves the statement on its way.
+/// **Not undone.** Dropping the future does not stop the statement.
 ///
 /// # Examples
 ///
@@ -221,7 +222,7 @@ pub async fn sweep(client: &Client, days: u16) -> Result<u64, Error> {
     PUBLIC.sweep(client, days).await
 }
 
-async fn show(
+async fn send_token(
     transaction: &Transaction<'_>,
     statement: &str,
     resource: &str,
@@ -230,7 +231,7 @@ async fn show(
     let number = token.as_i64();
     let values: [(&(dyn ToSql + Sync), Type); 2] = [(&resource, Type::TEXT), (&number, Type::INT8)];
     let rows = transaction.query_typed(statement, &values).await;
-    // An upsert with RETURNING answers with one row, or fails. 0 is refused as garbage.
+    // An upsert with RETURNING returns one row, or fails. 0 is refused as garbage.
     let highest = rows.and_then(|rows| rows.first().map_or(Ok(0), |row| row.try_get(0)));
     sql::judge(token, highest.map_err(Refused::Store)?)
 }

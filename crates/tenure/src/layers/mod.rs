@@ -17,8 +17,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A layer forwards every verb explicitly and passes the whole conformance suite over `memory`.
-//! What happens above the seam (waiting, giving up, expiry) no layer can see: that is what
+//! A layer forwards every method explicitly and passes the whole conformance suite over `memory`.
+//! A layer does not see what happens above the backend (waiting, cancelling, expiry): that is what
 //! [`Event`](crate::Event)s are for.
 
 mod retry;

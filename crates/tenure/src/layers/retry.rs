@@ -1,29 +1,30 @@
-//! Repeats a call that went unanswered. Asking twice is asking once, as long as nobody forgets that
-//! the first request may still be carried out.
+//! Repeats a request that got no response. Requests are idempotent, as long as the layer remembers
+//! that the first one may still be carried out.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
-use crate::backend::{Backend, Claim, Grant, Info, Owner, Scope};
-use crate::claim::{Attempt, Holding};
+use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Owner, Scope};
 use crate::error::{ErrorKind, Result};
 use crate::finding::Finding;
 use crate::key::Key;
+use crate::support::sync::Mutex;
 use crate::token::FencingToken;
 
-/// Repeats a call that ended `Unavailable`, a few times and with a pause. The core itself repeats
-/// what it waits for; this gives `try_acquire`, `list` and `examine` more than one chance as well.
+/// Repeats a call that ended `Unavailable`, a few times and with a pause. The engine itself repeats
+/// the requests of a waiting acquire; this gives `try_acquire`, `list` and `doctor` more than one
+/// chance as well.
 ///
 /// A request whose response was lost may be carried out late, also after the one that repeated it.
-/// So the layer remembers the claims that it asked for more than once, and lets their release
-/// refuse whatever arrives after it.
+/// So the layer remembers the claims for which it sent more than one request, and lets their
+/// release refuse requests that arrive after it.
 ///
-/// Renewals are not repeated here: the client does that, with an eye on the lease. Evictions are
-/// not repeated either: the second response could not tell whether the first request did it.
+/// Renewals are not repeated here: the client does that, within the lease. Evictions are not
+/// repeated either: the second response could not tell whether the first request evicted.
 ///
 /// # Examples
 ///
@@ -38,7 +39,7 @@ pub struct Retry<B> {
     inner: B,
     tries: u32,
     pause: Duration,
-    /// Claims of which a request went unanswered.
+    /// Claims of which a request got no response.
     unconfirmed: Mutex<HashSet<Owner>>,
 }
 
@@ -60,8 +61,8 @@ impl<B: Backend> Retry<B> {
         response
     }
 
-    /// Ends a claim that was refused after a request of it went unanswered: its client believes
-    /// that nothing is left of it.
+    /// Ends a claim that was refused after one of its requests got no response: its client
+    /// assumes that the server keeps nothing of it.
     async fn refused(&self, claim: &Claim) -> Result<()> {
         if claim.waits || !self.unconfirmed().contains(&claim.owner) {
             return Ok(());
@@ -70,7 +71,7 @@ impl<B: Backend> Retry<B> {
     }
 
     fn unconfirmed(&self) -> MutexGuard<'_, HashSet<Owner>> {
-        self.unconfirmed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unconfirmed.lock()
     }
 
     async fn repeated<'a, T>(
@@ -82,7 +83,7 @@ impl<B: Backend> Retry<B> {
                 Err(error) if error.kind() == ErrorKind::Unavailable => {
                     tokio::time::sleep(self.pause).await;
                 }
-                answer => return answer,
+                response => return response,
             }
         }
         call().await
@@ -110,7 +111,7 @@ impl<B: Backend> Backend for Retry<B> {
     async fn release(&self, claim: &Claim) -> Result<bool> {
         let unconfirmed = self.unconfirmed().contains(&claim.owner);
         let mut claim = claim.clone();
-        claim.doubtful |= unconfirmed;
+        claim.unconfirmed |= unconfirmed;
         let released = self.inner.release(&claim).await?;
         self.unconfirmed().remove(&claim.owner);
         Ok(released)
@@ -132,7 +133,7 @@ impl<B: Backend> Backend for Retry<B> {
         self.inner.evict(key, token).await
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.repeated(|| self.inner.examine()).await
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        self.repeated(|| self.inner.doctor()).await
     }
 }

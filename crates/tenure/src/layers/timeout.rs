@@ -1,17 +1,16 @@
-//! Bounds every call: what is not answered in time is `Unavailable`.
+//! Bounds every call: one without a response in time is `Unavailable`.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::backend::{Backend, Claim, Grant, Info, Scope};
-use crate::claim::{Attempt, Holding};
-use crate::error::{Error, ErrorKind, Result};
+use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Scope};
+use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::key::Key;
 use crate::token::FencingToken;
 
-/// Bounds every call to the server. The core bounds its calls by the lease already; this is for a
+/// Bounds every call to the server. The engine bounds its calls by the lease already; this is for a
 /// bound that is tighter, such as a node of a quorum.
 ///
 /// # Examples
@@ -36,15 +35,13 @@ impl<B: Backend> Timeout<B> {
 
     async fn bounded<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         match tokio::time::timeout(self.limit, call).await {
-            Ok(answer) => answer,
-            Err(_) => Err(self.no_answer()),
+            Ok(response) => response,
+            Err(_) => Err(self.timed_out()),
         }
     }
 
-    fn no_answer(&self) -> Error {
-        let (name, limit) = (self.inner.info().name, self.limit.as_millis());
-        let message = format!("no answer from {name} within {limit} ms");
-        Error::new(ErrorKind::Unavailable, message)
+    fn timed_out(&self) -> Error {
+        Error::timed_out(self.inner.info().name, self.limit)
     }
 }
 
@@ -60,8 +57,8 @@ impl<B: Backend> Backend for Timeout<B> {
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
         match tokio::time::timeout(self.limit, self.inner.renew(claims)).await {
-            Ok(answers) => answers,
-            Err(_) => claims.iter().map(|_| Err(self.no_answer())).collect(),
+            Ok(responses) => responses,
+            Err(_) => claims.iter().map(|_| Err(self.timed_out())).collect(),
         }
     }
 
@@ -85,7 +82,7 @@ impl<B: Backend> Backend for Timeout<B> {
         self.bounded(self.inner.evict(key, token)).await
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.bounded(self.inner.examine()).await
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        self.bounded(self.inner.doctor()).await
     }
 }

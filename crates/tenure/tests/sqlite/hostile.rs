@@ -1,4 +1,4 @@
-//! Another user who may write in the store's folder, and mounts that give a store a second name.
+//! Another user that may write in the store's folder, and mounts that give a store a second name.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -14,12 +14,12 @@ use tenure::backend::Backend;
 use tenure::{Attempt, ErrorKind};
 
 use crate::peer::Peer;
-use crate::{Bench, SOON, busy, claim, register, take, waiting, within};
+use crate::{SOON, TestContext, acquire, busy, claim, register, waiting, within};
 
 /// A user without any rights.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 
-/// Goes on until it is dropped.
+/// A thread that repeats an attack until this is dropped.
 struct Attacker {
     done: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -42,43 +42,44 @@ impl Drop for Attacker {
     fn drop(&mut self) {
         self.done.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            let _panicked = thread.join();
+            let _ignored = thread.join();
         }
     }
 }
 
-/// A file that nobody but its owner may read, and which no store may touch.
-fn victim(bench: &Bench) -> PathBuf {
-    let path = bench.folder().join("victim");
+/// A file that no store may touch.
+fn victim(context: &TestContext) -> PathBuf {
+    let path = context.folder().join("victim");
     fs::write(&path, "secret").unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(0o604)).unwrap();
     path
 }
 
 fn owner_and_mode(path: &Path) -> (u32, u32) {
-    let facts = fs::symlink_metadata(path).unwrap();
-    (facts.uid(), facts.mode() & 0o7777)
+    let metadata = fs::symlink_metadata(path).unwrap();
+    (metadata.uid(), metadata.mode() & 0o7777)
 }
 
-/// As root: a store of another user's in that user's folder, which root then hands its files to.
-fn give_away(bench: &Bench) {
-    fs::write(bench.file(), "").unwrap();
+/// As root: creates a store that belongs to another user, in that user's folder. Root gives its
+/// helper files to that user.
+fn give_away(context: &TestContext) {
+    fs::write(context.file(), "").unwrap();
     if rustix::process::geteuid().is_root() {
-        for path in [bench.folder().to_owned(), bench.file()] {
-            std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+        for path in [context.folder().to_owned(), context.file()] {
+            std::os::unix::fs::chown(path, Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
         }
     }
 }
 
-/// Opens the store, claims and waits, again and again, for as long as the attack should take.
-async fn use_it(bench: &Bench, after_each: impl Fn()) {
+/// Opens the store, acquires and waits, again and again, for as long as the attack should take.
+async fn use_it(context: &TestContext, after_each: impl Fn()) {
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
         // Whether it works is the attacker's choice; what it touches is not.
-        if let Ok(store) = tenure::backends::Sqlite::open(&bench.url()).await {
+        if let Ok(store) = tenure::backends::Sqlite::open(&context.url()).await {
             let mine = claim("a");
-            let _refused = store.try_acquire(&mine).await;
-            let _hung =
+            let _ignored = store.try_acquire(&mine).await;
+            let _ignored =
                 tokio::time::timeout(Duration::from_millis(1), store.until_lost(&mine)).await;
         }
         after_each();
@@ -86,22 +87,22 @@ async fn use_it(bench: &Bench, after_each: impl Fn()) {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_swapped_for_a_link_is_not_handed_over() {
-    let bench = Bench::new();
-    give_away(&bench);
-    let victim = victim(&bench);
+async fn a_folder_that_is_replaced_by_a_link_is_not_followed() {
+    let context = TestContext::new();
+    give_away(&context);
+    let victim = victim(&context);
     let before = owner_and_mode(&victim);
-    let (link, sessions) = (bench.folder().join("s"), bench.folder().join("locks.db.d"));
+    let (link, sessions) = (context.folder().join("s"), context.folder().join("locks.db.d"));
     symlink(&victim, &link).unwrap();
     let (one, two) = (link.clone(), sessions.clone());
     let attacker = Attacker::start(move || {
-        let _absent = renameat_with(CWD, &one, CWD, &two, RenameFlags::EXCHANGE);
+        let _ignored = renameat_with(CWD, &one, CWD, &two, RenameFlags::EXCHANGE);
     });
-    use_it(&bench, || {
-        // The next one makes the folder again.
-        let _link = fs::remove_dir_all(&sessions);
-        let _link = fs::remove_dir_all(&link);
-        let _there = symlink(&victim, &link);
+    use_it(&context, || {
+        // The next opening creates the folder again.
+        let _ignored = fs::remove_dir_all(&sessions);
+        let _ignored = fs::remove_dir_all(&link);
+        let _ignored = symlink(&victim, &link);
     })
     .await;
     drop(attacker);
@@ -109,24 +110,24 @@ async fn a_folder_that_is_swapped_for_a_link_is_not_handed_over() {
 }
 
 #[tokio::test]
-async fn helper_files_that_are_swapped_for_links_are_not_handed_over() {
-    let bench = Bench::new();
-    give_away(&bench);
-    drop(bench.open().await);
-    let victim = victim(&bench);
+async fn helper_files_that_are_replaced_by_links_are_not_followed() {
+    let context = TestContext::new();
+    give_away(&context);
+    drop(context.open().await);
+    let victim = victim(&context);
     let before = owner_and_mode(&victim);
-    let (folder, target) = (bench.folder().to_owned(), victim.clone());
+    let (folder, target) = (context.folder().to_owned(), victim.clone());
     let attacker = Attacker::start(move || {
         let sessions = folder.join("locks.db.d");
         for file in fs::read_dir(&sessions).into_iter().flatten().flatten() {
             if file.file_type().is_ok_and(|kind| !kind.is_symlink()) {
-                let _there = symlink(&target, folder.join("s"));
-                let _gone = fs::rename(folder.join("s"), file.path());
+                let _ignored = symlink(&target, folder.join("s"));
+                let _ignored = fs::rename(folder.join("s"), file.path());
             }
         }
     });
-    use_it(&bench, || {
-        let _none = fs::remove_dir_all(bench.folder().join("locks.db.d"));
+    use_it(&context, || {
+        let _ignored = fs::remove_dir_all(context.folder().join("locks.db.d"));
     })
     .await;
     drop(attacker);
@@ -134,27 +135,27 @@ async fn helper_files_that_are_swapped_for_links_are_not_handed_over() {
 }
 
 #[tokio::test]
-async fn root_leaves_its_helper_files_to_the_owner_of_the_store() {
+async fn root_gives_its_helper_files_to_the_owner_of_the_store() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let bench = Bench::new();
-    give_away(&bench);
-    let store = bench.open().await;
+    let context = TestContext::new();
+    give_away(&context);
+    let store = context.open().await;
     let mine = claim("a");
-    take(&store, &mine).await;
+    acquire(&store, &mine).await;
     let mut hint = store.until_lost(&mine);
     register(&store, &mut hint).await;
-    let sessions = bench.folder().join("locks.db.d");
-    assert_eq!(owner_and_mode(&sessions), (NOBODY, 0o700));
-    assert_eq!(bench.sessions().len(), 2);
-    for name in bench.sessions() {
-        assert_eq!(owner_and_mode(&sessions.join(name)).0, NOBODY);
+    let sessions = context.folder().join("locks.db.d");
+    assert_eq!(owner_and_mode(&sessions), (UNPRIVILEGED, 0o700));
+    assert_eq!(context.sessions().len(), 2);
+    for name in context.sessions() {
+        assert_eq!(owner_and_mode(&sessions.join(name)).0, UNPRIVILEGED);
     }
 }
 
 /// A command that runs what follows in mounts of its own, with the store's file mounted alone in
-/// another folder; or `None` where this machine does not let us.
+/// another folder; `None` if this machine does not allow that.
 fn with_mount(from: &Path, to: &Path) -> Option<Command> {
     let script = r#"mount --bind "$1" "$2" && shift 2 && exec "$@""#;
     for flags in [["-m"].as_slice(), &["-U", "-r", "-m"]] {
@@ -175,77 +176,77 @@ fn with_mount(from: &Path, to: &Path) -> Option<Command> {
 
 #[tokio::test]
 async fn a_store_that_is_mounted_as_a_single_file_is_refused() {
-    let bench = Bench::new();
-    let store = bench.open().await;
-    take(&store, &claim("a")).await;
-    let elsewhere = bench.folder().join("container");
+    let context = TestContext::new();
+    let store = context.open().await;
+    acquire(&store, &claim("a")).await;
+    let elsewhere = context.folder().join("container");
     fs::create_dir(&elsewhere).unwrap();
     fs::write(elsewhere.join("locks.db"), "").unwrap();
-    let Some(command) = with_mount(&bench.file(), &elsewhere.join("locks.db")) else {
+    let Some(command) = with_mount(&context.file(), &elsewhere.join("locks.db")) else {
         return eprintln!("no mounts here: `unshare -m` and `unshare -Urm` are refused");
     };
     let mut peer = Peer::behind(command);
-    let answer = peer.ask(&format!("open sqlite://{}/locks.db", elsewhere.display()));
-    assert!(answer.starts_with("Unsupported: "), "two stores in one file: {answer}");
-    assert!(answer.contains("mount the folder"), "{answer}");
+    let response = peer.request(&format!("open sqlite://{}/locks.db", elsewhere.display()));
+    assert!(response.starts_with("Unsupported: "), "two stores in one file: {response}");
+    assert!(response.contains("mount the folder"), "{response}");
     // The folder as a whole may be mounted anywhere.
-    let command = with_mount(bench.folder(), &elsewhere).unwrap();
+    let command = with_mount(context.folder(), &elsewhere).unwrap();
     let mut peer = Peer::behind(command);
-    assert_eq!(peer.ask(&format!("open sqlite://{}/locks.db", elsewhere.display())), "open");
-    assert_eq!(peer.ask("take a"), "busy");
+    assert_eq!(peer.request(&format!("open sqlite://{}/locks.db", elsewhere.display())), "open");
+    assert_eq!(peer.request("try_acquire a"), "busy");
 }
 
 #[tokio::test]
-async fn a_waiter_whose_bell_cannot_be_rung_keeps_its_turn() {
-    let bench = Bench::new();
-    fs::write(bench.file(), "").unwrap();
-    for (path, mode) in [(bench.folder().to_owned(), 0o777), (bench.file(), 0o666)] {
+async fn a_waiter_whose_wake_socket_is_not_writable_keeps_its_offer() {
+    let context = TestContext::new();
+    fs::write(context.file(), "").unwrap();
+    for (path, mode) in [(context.folder().to_owned(), 0o777), (context.file(), 0o666)] {
         fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     }
-    let store = bench.open().await;
+    let store = context.open().await;
     let root = rustix::process::geteuid().is_root();
-    // Root may ring any bell: then the holder is somebody else.
+    // Root may write to any socket: then the holder is another user.
     let mut holder = Peer::with(|command| {
         use std::os::unix::process::CommandExt;
         if root {
-            command.uid(NOBODY).gid(NOBODY);
+            command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
         }
     });
-    assert_eq!(holder.ask(&format!("open {}", bench.url())), "open");
-    assert!(holder.ask("take a").starts_with("granted "));
-    // In the second place, its looks are rare; then it is the first.
-    let (gone, next, last) = (waiting("a"), waiting("a"), waiting("a"));
-    busy(&store, &gone).await;
+    assert_eq!(holder.request(&format!("open {}", context.url())), "open");
+    assert!(holder.request("try_acquire a").starts_with("granted "));
+    // As the second of the queue it polls rarely; then it becomes the first.
+    let (first, next, last) = (waiting("a"), waiting("a"), waiting("a"));
+    busy(&store, &first).await;
     busy(&store, &next).await;
     let mut hint = store.until_free(&next);
     register(&store, &mut hint).await;
     busy(&store, &last).await;
-    store.release(&gone).await.unwrap();
-    for name in bench.sessions().iter().filter(|name| name.ends_with(".bell")) {
-        let bell = bench.folder().join("locks.db.d").join(name);
-        fs::set_permissions(bell, PermissionsExt::from_mode(0o000)).unwrap();
+    store.release(&first).await.unwrap();
+    for name in context.sessions().iter().filter(|name| name.ends_with(".bell")) {
+        let socket = context.folder().join("locks.db.d").join(name);
+        fs::set_permissions(socket, PermissionsExt::from_mode(0o000)).unwrap();
     }
-    assert_eq!(holder.ask("release"), "true");
+    assert_eq!(holder.request("release"), "true");
     within(SOON, hint).await;
     match store.try_acquire(&next).await.unwrap() {
         Attempt::Granted(_) => {}
-        Attempt::Busy(busy) => panic!("its offer went on to the next: {busy:?}"),
+        Attempt::Busy(busy) => panic!("the next waiter got its offer: {busy:?}"),
     }
     busy(&store, &last).await;
 }
 
 #[tokio::test]
-async fn root_does_not_follow_a_way_that_another_user_can_change() {
+async fn root_does_not_use_a_path_that_another_user_can_change() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let bench = Bench::new();
-    let inner = bench.folder().join("inner");
+    let context = TestContext::new();
+    let inner = context.folder().join("inner");
     fs::create_dir(&inner).unwrap();
     let file = inner.join("locks.db");
     fs::write(&file, "").unwrap();
-    for path in [bench.folder(), &inner, &file] {
-        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    for path in [context.folder(), &inner, &file] {
+        std::os::unix::fs::chown(path, Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
     }
     let url = format!("sqlite://{}", file.display());
     let error = tenure::backends::Sqlite::open(&url).await.unwrap_err();
@@ -254,15 +255,15 @@ async fn root_does_not_follow_a_way_that_another_user_can_change() {
     // The user itself may.
     let mut peer = Peer::with(|command| {
         use std::os::unix::process::CommandExt;
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
     });
-    assert_eq!(peer.ask(&format!("open {url}")), "open");
-    assert!(peer.ask("take a").starts_with("granted "));
-    somebody_holds(&file);
+    assert_eq!(peer.request(&format!("open {url}")), "open");
+    assert!(peer.request("try_acquire a").starts_with("granted "));
+    assert_one_session(&file);
 }
 
-/// The helper files of the user's own session are there.
-fn somebody_holds(file: &Path) {
+/// The helper files of the user's own session exist.
+fn assert_one_session(file: &Path) {
     let sessions = format!("{}.d", file.display());
     assert_eq!(fs::read_dir(sessions).unwrap().count(), 1);
 }

@@ -1,4 +1,4 @@
-//! What the store keeps of a lease, against what its holder believes.
+//! The end of a lease in the store, compared with the holder's own deadline.
 
 use std::time::{Duration, Instant};
 
@@ -6,9 +6,9 @@ use tenure::ErrorKind;
 use tenure::backend::{Backend, Claim, Scope};
 use tenure::backends::Sqlite;
 
-use crate::{Bench, LEASE, busy, claim, renew, take, waiting};
+use crate::{LEASE, TestContext, acquire, busy, claim, renew, waiting};
 
-/// When the lease ends by the store's own word: not before this.
+/// When the lease ends in the store: not before this.
 async fn end(store: &Sqlite, claim: &Claim) -> Instant {
     let holdings = store.list(Scope::Key(&claim.key)).await.unwrap();
     let left = holdings[0].holder.ttl_left.unwrap();
@@ -16,13 +16,13 @@ async fn end(store: &Sqlite, claim: &Claim) -> Instant {
 }
 
 #[tokio::test]
-async fn a_lease_ends_no_earlier_than_its_holder_believes() {
-    let bench = Bench::new();
-    let store = bench.open().await;
+async fn a_lease_ends_no_earlier_than_the_deadline_of_its_holder() {
+    let context = TestContext::new();
+    let store = context.open().await;
     for n in 0..100 {
         let mine = claim(&n.to_string());
         let sent = Instant::now();
-        take(&store, &mine).await;
+        acquire(&store, &mine).await;
         let kept = end(&store, &mine).await;
         assert!(kept >= sent + mine.ttl, "grant {n} ends {:?} too early", sent + mine.ttl - kept);
         let sent = Instant::now();
@@ -30,21 +30,21 @@ async fn a_lease_ends_no_earlier_than_its_holder_believes() {
         let kept = end(&store, &mine).await;
         assert!(kept >= sent + mine.ttl, "renewal {n} ends {:?} early", sent + mine.ttl - kept);
         let sent = Instant::now();
-        take(&store, &mine).await;
+        acquire(&store, &mine).await;
         let kept = end(&store, &mine).await;
         assert!(kept >= sent + mine.ttl, "repeat {n} ends {:?} too early", sent + mine.ttl - kept);
     }
 }
 
 #[tokio::test]
-async fn nobody_is_granted_a_key_before_its_holder_has_stopped_to_believe() {
-    let bench = Bench::new();
-    let (one, two) = (bench.open().await, bench.open().await);
+async fn a_key_is_not_granted_again_before_the_deadline_of_its_holder() {
+    let context = TestContext::new();
+    let (one, two) = (context.open().await, context.open().await);
     for round in 0..20 {
         let (mut mine, next) = (claim("a"), claim("a"));
         mine.ttl = Duration::from_micros(50_300 + 7 * round);
         let sent = Instant::now();
-        take(&one, &mine).await;
+        acquire(&one, &mine).await;
         while two.try_acquire(&next).await.unwrap().granted().is_err() {}
         let early = (sent + mine.ttl).checked_duration_since(Instant::now());
         assert_eq!(early, None, "round {round}: two holders");
@@ -54,13 +54,13 @@ async fn nobody_is_granted_a_key_before_its_holder_has_stopped_to_believe() {
 
 #[tokio::test]
 async fn no_request_shortens_a_lease() {
-    let bench = Bench::new();
-    let store = bench.open().await;
+    let context = TestContext::new();
+    let store = context.open().await;
     let mut mine = claim("a");
     let sent = Instant::now();
-    take(&store, &mine).await;
+    acquire(&store, &mine).await;
     mine.ttl = Duration::from_millis(50);
-    take(&store, &mine).await;
+    acquire(&store, &mine).await;
     assert!(end(&store, &mine).await >= sent + LEASE, "a repeated request has shortened it");
     renew(&store, &mine).await.unwrap();
     assert!(end(&store, &mine).await >= sent + LEASE, "a renewal has shortened it");
@@ -68,30 +68,30 @@ async fn no_request_shortens_a_lease() {
 
 #[tokio::test]
 async fn no_request_shortens_a_queue_entry() {
-    let bench = Bench::new();
-    let (store, other) = (bench.open().await, bench.open().await);
+    let context = TestContext::new();
+    let (store, other) = (context.open().await, context.open().await);
     let (holder, mut first, second) = (claim("a"), waiting("a"), waiting("a"));
-    take(&store, &holder).await;
+    acquire(&store, &holder).await;
     busy(&store, &first).await;
     busy(&store, &second).await;
     first.ttl = Duration::from_millis(50);
-    // By a store that has not told it before that it waits, and so writes it down.
+    // By a store that does not know that it is queued, and so writes the entry.
     busy(&other, &first).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(busy(&store, &second).await.ahead, Some(1), "the first has lost its place");
+    assert_eq!(busy(&store, &second).await.ahead, Some(1), "the first has lost its position");
 }
 
 #[tokio::test]
 async fn a_renewal_is_of_the_grant_that_it_names() {
-    let bench = Bench::new();
-    let store = bench.open().await;
+    let context = TestContext::new();
+    let store = context.open().await;
     let mut mine = claim("a");
-    let evicted = take(&store, &mine).await.token;
+    let evicted = acquire(&store, &mine).await.token;
     mine.token = Some(evicted);
     renew(&store, &mine).await.unwrap();
     assert!(store.evict(&mine.key, evicted).await.unwrap());
-    // As by a late request of the evicted claim.
-    let token = take(&store, &mine).await.token;
+    // As a late request of the evicted claim would.
+    let token = acquire(&store, &mine).await.token;
     assert!(token > evicted);
     let error = renew(&store, &mine).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");

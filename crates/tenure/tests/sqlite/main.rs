@@ -1,13 +1,13 @@
-//! The embedded store through the seam: two opens of one file, and real other processes.
+//! SQLite through the `Backend` trait: two openings of one file, and real other processes.
 #![cfg(all(feature = "sqlite", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "in a test, that is how it fails")]
 
 mod faults;
 mod hostile;
 mod leases;
+mod operations;
 mod peer;
 mod processes;
-mod verbs;
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -15,25 +15,25 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tenure::backend::{Backend, Claim, Grant, Note, Owner, Scope};
+use tenure::backend::{Backend, Claim, Grant, HolderInfo, Owner, Scope};
 use tenure::backends::Sqlite;
 use tenure::{Attempt, Busy, Key, Result};
 
 /// Long enough that nothing in these tests ends by itself.
 const LEASE: Duration = Duration::from_secs(60);
-/// Below the time between two looks of the first in a queue: what comes within it was rung.
-const RUNG: Duration = Duration::from_millis(900);
-/// What has to happen, however loaded the machine is.
+/// Less than the time between two polls of the first in a queue: a hint within it was a wake-up.
+const WOKEN: Duration = Duration::from_millis(900);
+/// A limit for what has to happen, however loaded the machine is.
 const SOON: Duration = Duration::from_secs(20);
 
 /// A folder for one store.
-struct Bench {
+struct TestContext {
     folder: TempDir,
 }
 
-impl Bench {
-    fn new() -> Bench {
-        Bench { folder: tempfile::tempdir().unwrap() }
+impl TestContext {
+    fn new() -> TestContext {
+        TestContext { folder: tempfile::tempdir().unwrap() }
     }
 
     fn folder(&self) -> &Path {
@@ -70,7 +70,7 @@ impl Bench {
 
 fn claim(key: &str) -> Claim {
     let mut claim = Claim::new(Key::new(key).unwrap(), Owner::random(), LEASE);
-    claim.note = Note::new("tester", "here", std::process::id(), "");
+    claim.holder_info = HolderInfo::new("tester", "here", std::process::id(), "");
     claim
 }
 
@@ -80,7 +80,7 @@ fn waiting(key: &str) -> Claim {
     claim
 }
 
-async fn take(store: &Sqlite, claim: &Claim) -> Grant {
+async fn acquire(store: &Sqlite, claim: &Claim) -> Grant {
     store.try_acquire(claim).await.unwrap().granted().unwrap()
 }
 
@@ -95,14 +95,14 @@ async fn renew(store: &Sqlite, claim: &Claim) -> Result<Duration> {
     store.renew(std::slice::from_ref(claim)).await.remove(0)
 }
 
-/// The keys that somebody holds.
+/// The keys that are held.
 async fn held(store: &Sqlite) -> Vec<String> {
     let holdings = store.list(Scope::Prefix("")).await.unwrap();
     holdings.iter().map(|holding| holding.key.to_string()).collect()
 }
 
-/// Until somebody waits for a key that is held.
-async fn somebody_waits(store: &Sqlite, key: &Key) {
+/// Returns when a waiter is in the queue of a key that is held.
+async fn until_a_waiter_is_queued(store: &Sqlite, key: &Key) {
     within(SOON, async {
         while store.list(Scope::Key(key)).await.unwrap()[0].waiters.is_empty() {
             tokio::task::yield_now().await;
@@ -117,15 +117,15 @@ async fn within<T>(limit: Duration, what: impl Future<Output = T>) -> T {
 
 type Hint<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Whether a hint still waits. The first call sends it on its way.
+/// Whether a hint is still pending. The first call registers it.
 fn waits<T>(hint: &mut Hint<'_, T>) -> bool {
     hint.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
-/// Sends a hint on its way, and returns when the store has it.
+/// Registers a hint, and returns when the store has it.
 async fn register<T>(store: &Sqlite, hint: &mut Hint<'_, T>) {
     assert!(waits(hint));
-    // Commands run in order: when this one is answered, the hint was looked at.
+    // Commands are executed in order: after this response, the hint was registered and polled.
     held(store).await;
     assert!(waits(hint));
 }

@@ -1,4 +1,4 @@
-//! Another process: this test program once more, obeying one command a line.
+//! Another process: this test program once more, which executes one command per line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -6,21 +6,23 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tenure::backend::{Backend, Claim, Note, Owner};
+use tenure::backend::{Backend, Claim, HolderInfo, Owner};
 use tenure::backends::Sqlite;
 use tenure::{Attempt, Key};
+
+const MARK: &str = "peer> ";
 
 /// A process that is killed when this is dropped.
 pub(crate) struct Peer {
     child: Child,
-    orders: ChildStdin,
-    answers: Receiver<String>,
+    commands: ChildStdin,
+    responses: Receiver<String>,
 }
 
 impl Peer {
     pub(crate) fn start(url: &str) -> Peer {
         let mut peer = Peer::idle();
-        assert_eq!(peer.ask(&format!("open {url}")), "open");
+        assert_eq!(peer.request(&format!("open {url}")), "open");
         peer
     }
 
@@ -34,39 +36,39 @@ impl Peer {
         Peer::spawn(command)
     }
 
-    /// By a command that runs what is appended to it.
+    /// Starts a peer by a command that runs the arguments appended to it.
     pub(crate) fn behind(mut command: Command) -> Peer {
         command.arg(std::env::current_exe().unwrap());
         Peer::spawn(command)
     }
 
     fn spawn(mut command: Command) -> Peer {
-        command.args(["--exact", "peer::a_peer_answers_or_obeys", "--nocapture"]);
+        command.args(["--exact", "peer::a_peer_responds_or_executes", "--nocapture"]);
         command.env("TENURE_TEST_PEER", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let (orders, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let (sender, answers) = channel();
+        let (commands, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let (sender, responses) = channel();
         std::thread::spawn(move || {
-            // The harness prints lines of its own.
+            // The test harness prints other lines.
             let lines = BufReader::new(output).lines().map_while(Result::ok);
             for line in lines.filter_map(|line| line.strip_prefix(MARK).map(str::to_owned)) {
-                let _gone = sender.send(line);
+                let _ignored = sender.send(line);
             }
         });
-        Peer { child, orders, answers }
+        Peer { child, commands, responses }
     }
 
-    pub(crate) fn tell(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").unwrap();
+    pub(crate) fn send(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").unwrap();
     }
 
-    pub(crate) fn answer(&mut self) -> String {
-        self.answers.recv_timeout(crate::SOON).expect("the peer has ended, or does not answer")
+    pub(crate) fn response(&mut self) -> String {
+        self.responses.recv_timeout(crate::SOON).expect("the peer has ended, or does not response")
     }
 
-    pub(crate) fn ask(&mut self, order: &str) -> String {
-        self.tell(order);
-        self.answer()
+    pub(crate) fn request(&mut self, command: &str) -> String {
+        self.send(command);
+        self.response()
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -78,33 +80,33 @@ impl Peer {
         self.child.wait().unwrap();
     }
 
-    /// Stops it, and returns when every thread of it stands still: on a busy machine some go on for
-    /// a while after the signal.
+    /// Stops the process, and returns when all its threads are stopped: on a busy machine some run
+    /// on for a while after the signal.
     pub(crate) fn stop(&self) {
         signal(self.pid() as i32, Signal::STOP);
         let deadline = std::time::Instant::now() + Duration::from_secs(20);
-        while !self.stands_still() {
+        while !self.is_stopped() {
             assert!(std::time::Instant::now() < deadline, "the peer does not stop");
             std::thread::yield_now();
         }
     }
 
-    fn stands_still(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         let mut stats =
             tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("stat")));
         stats.all(|stat| stat.is_ok_and(|stat| stat.rsplit(") ").next().unwrap().starts_with('T')))
     }
 
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn resume(&self) {
         signal(self.pid() as i32, Signal::CONT);
     }
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        let _gone = self.child.kill();
-        let _gone = self.child.wait();
+        let _ignored = self.child.kill();
+        let _ignored = self.child.wait();
     }
 }
 
@@ -116,29 +118,27 @@ fn signal(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-const MARK: &str = "peer> ";
-
 #[test]
-fn a_peer_answers_or_obeys() {
+fn a_peer_responds_or_executes() {
     if std::env::var_os("TENURE_TEST_PEER").is_some() {
-        return obey();
+        return execute();
     }
     let mut peer = Peer::idle();
     assert_eq!(
-        peer.ask("open sqlite:~"),
+        peer.request("open sqlite:~"),
         "Invalid: `~` is not expanded in `sqlite:~`; write the path out"
     );
     peer.kill();
 }
 
-fn obey() {
+fn execute() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut state = State::default();
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split(' ').collect();
-        let answer = runtime.block_on(state.obey(&words));
-        println!("\n{MARK}{answer}");
+        let response = runtime.block_on(state.execute(&words));
+        println!("\n{MARK}{response}");
     }
 }
 
@@ -150,7 +150,7 @@ struct State {
 }
 
 impl State {
-    async fn obey(&mut self, words: &[&str]) -> String {
+    async fn execute(&mut self, words: &[&str]) -> String {
         match words {
             ["open", url] => match Sqlite::open(url).await {
                 Ok(store) => {
@@ -159,7 +159,7 @@ impl State {
                 }
                 Err(error) => format!("{:?}: {error}", error.kind()),
             },
-            ["take", key] => {
+            ["try_acquire", key] => {
                 let claim = new_claim(key, false);
                 let attempt = self.store().try_acquire(&claim).await.unwrap();
                 self.claim = Some(claim);
@@ -179,7 +179,7 @@ impl State {
                 self.store().release(&claim).await.unwrap().to_string()
             }
             ["spawn"] => {
-                // With nothing of ours open, or whoever reads our output would wait for it.
+                // Without the standard streams of this process, whose reader would wait for it.
                 let mut command = Command::new("sleep");
                 command.arg("60").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
                 let child = command.spawn().unwrap();
@@ -193,7 +193,7 @@ impl State {
                 }
                 "counted".to_owned()
             }
-            other => panic!("cannot obey {other:?}"),
+            other => panic!("cannot execute {other:?}"),
         }
     }
 
@@ -206,7 +206,7 @@ fn new_claim(key: &str, waits: bool) -> Claim {
     let ttl = Duration::from_secs(60);
     let mut claim = Claim::new(Key::new(key).unwrap(), Owner::random(), ttl);
     claim.waits = waits;
-    claim.note = Note::new("peer", "here", std::process::id(), "");
+    claim.holder_info = HolderInfo::new("peer", "here", std::process::id(), "");
     claim
 }
 
@@ -219,7 +219,7 @@ async fn acquire(store: &Sqlite, claim: &Claim) -> u64 {
     }
 }
 
-/// Adds one to a number in a file, and refuses a token that is not the highest yet.
+/// Adds one to a number in a file, and fails for a token that is not the highest yet.
 async fn count(store: &Sqlite, key: &str, file: &str) {
     let claim = new_claim(key, true);
     let token = acquire(store, &claim).await;

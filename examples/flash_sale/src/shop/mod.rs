@@ -10,18 +10,22 @@ use async_trait::async_trait;
 use tenure::FencingToken;
 use tenure::fence::Refused;
 
-/// A shop, with a fence at each article for those who show a token.
+/// A shop, with a fence for each article. A buyer without a token is not checked.
 #[async_trait]
 pub(crate) trait Shop {
-    /// Forgets all orders and puts so many pieces of each article on the shelf.
+    /// Removes all orders and sets the stock of each article to this number of pieces.
     async fn stock_up(&mut self, articles: u32, pieces: i64) -> Result<()>;
-    /// How many pieces are left; none if the token is refused.
-    async fn look(&mut self, article: u32, token: Option<FencingToken>) -> Result<Option<i64>>;
-    /// Leaves so many on the shelf and writes the order; false if the token is refused.
-    async fn take(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool>;
-    /// How many pieces were ordered.
+    /// The number of pieces left; `None` if the token is refused.
+    async fn read_stock(
+        &mut self,
+        article: u32,
+        token: Option<FencingToken>,
+    ) -> Result<Option<i64>>;
+    /// Sets the stock to `left` and writes the order. Returns false if the token is refused.
+    async fn sell(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool>;
+    /// The number of pieces that were ordered.
     async fn sold(&mut self) -> Result<u32>;
-    /// Removes the shop, if it is there.
+    /// Removes the shop, if it exists.
     async fn close(&mut self) -> Result<()>;
 }
 
@@ -41,7 +45,8 @@ pub(crate) enum Kind {
     Sqlite,
 }
 
-/// What kind of shop a URL names. The URL itself is not repeated: it may hold a password.
+/// The kind of shop that a URL names. The error does not repeat the URL, which may contain a
+/// password.
 pub(crate) fn recognize(url: &str) -> Result<Kind> {
     Ok(match url.split_once(':').map(|(scheme, _)| scheme) {
         Some("mysql") => Kind::Mysql,
@@ -57,7 +62,7 @@ fn resource(article: u32) -> String {
     format!("flash-sale/{article}")
 }
 
-/// Whether the fence let the token in.
+/// Whether the fence admitted the token.
 fn admitted<E>(result: Result<(), Refused<E>>) -> Result<bool>
 where
     E: std::error::Error + Send + Sync + 'static,

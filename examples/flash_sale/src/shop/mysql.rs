@@ -15,7 +15,7 @@ pub(super) async fn open(url: &str) -> Result<impl Shop + use<>> {
 }
 
 impl Mysql {
-    /// A transaction with the fence first. None if it refuses.
+    /// Begins a transaction with the fencing check. `None` if the token is refused.
     async fn begin(
         &mut self,
         article: u32,
@@ -54,7 +54,11 @@ impl Shop for Mysql {
         Ok(())
     }
 
-    async fn look(&mut self, article: u32, token: Option<FencingToken>) -> Result<Option<i64>> {
+    async fn read_stock(
+        &mut self,
+        article: u32,
+        token: Option<FencingToken>,
+    ) -> Result<Option<i64>> {
         if let Some(token) = token {
             let resource = resource(article);
             if !admitted(fence::mysql_async::contact(&mut self.0, &resource, token).await)? {
@@ -66,7 +70,7 @@ impl Shop for Mysql {
         Ok(Some(left.context("no such article")?))
     }
 
-    async fn take(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {
+    async fn sell(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {
         let Some(mut tx) = self.begin(article, token).await? else { return Ok(false) };
         let sql = "UPDATE flash_sale_stock SET pieces = ? WHERE article = ?";
         tx.exec_drop(sql, (left, article)).await?;
@@ -82,7 +86,7 @@ impl Shop for Mysql {
     }
 
     async fn close(&mut self) -> Result<()> {
-        // Fences of others may be in the same table.
+        // The table may contain fences of other programs.
         fence::mysql_async::create(&mut self.0).await?;
         for sql in [
             "DROP TABLE IF EXISTS flash_sale_stock, flash_sale_orders",

@@ -27,7 +27,7 @@ pub(super) async fn open(url: &str) -> Result<impl Shop + use<>> {
 }
 
 impl Postgres {
-    /// A transaction with the fence first. None if it refuses.
+    /// Begins a transaction with the fencing check. `None` if the token is refused.
     async fn begin(
         &mut self,
         article: u32,
@@ -54,7 +54,11 @@ impl Shop for Postgres {
         Ok(())
     }
 
-    async fn look(&mut self, article: u32, token: Option<FencingToken>) -> Result<Option<i64>> {
+    async fn read_stock(
+        &mut self,
+        article: u32,
+        token: Option<FencingToken>,
+    ) -> Result<Option<i64>> {
         if let Some(token) = token {
             let resource = resource(article);
             if !admitted(self.fences.contact(&mut self.db, &resource, token).await)? {
@@ -66,7 +70,7 @@ impl Shop for Postgres {
         Ok(Some(row.try_get(0)?))
     }
 
-    async fn take(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {
+    async fn sell(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {
         let Some(tx) = self.begin(article, token).await? else { return Ok(false) };
         let article = i64::from(article);
         let sql = "UPDATE stock SET pieces = $2 WHERE article = $1";

@@ -12,8 +12,8 @@ use super::{Shop, admitted, resource};
 
 struct Redis(MultiplexedConnection);
 
-/// A script of our own with the fence in it: the stock and the order change together.
-static TAKE: LazyLock<Script> = LazyLock::new(|| {
+/// Sets the stock and counts the order in one step, after the fencing check.
+static SELL: LazyLock<Script> = LazyLock::new(|| {
     Script::new(&format!(
         "{}
         if ARGV[1] ~= '' then
@@ -42,7 +42,11 @@ impl Shop for Redis {
         Ok(())
     }
 
-    async fn look(&mut self, article: u32, token: Option<FencingToken>) -> Result<Option<i64>> {
+    async fn read_stock(
+        &mut self,
+        article: u32,
+        token: Option<FencingToken>,
+    ) -> Result<Option<i64>> {
         let fence = resource(article);
         if let Some(token) = token
             && !admitted(fence::redis::admit(&mut self.0, &fence, token).await)?
@@ -52,8 +56,8 @@ impl Shop for Redis {
         Ok(Some(cmd("GET").arg(stock(article)).query_async(&mut self.0).await?))
     }
 
-    async fn take(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {
-        let mut call = TAKE.key(fence::redis::key(&resource(article)));
+    async fn sell(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {
+        let mut call = SELL.key(fence::redis::key(&resource(article)));
         call.key(stock(article)).key(orders(article));
         call.arg(token.map(|token| token.to_string()).unwrap_or_default()).arg(left);
         match (call.invoke_async::<()>(&mut self.0).await, token) {
@@ -86,7 +90,7 @@ impl Shop for Redis {
     }
 }
 
-/// In a cluster these stay with their fence.
+/// The key of the stock. In a cluster it has the same slot as its fence.
 fn stock(article: u32) -> String {
     format!("{{{}}}:stock", resource(article))
 }

@@ -24,7 +24,7 @@ pub(super) fn open(path: &str) -> Result<impl Shop + use<>> {
 }
 
 impl Sqlite {
-    /// A transaction with the fence first. None if it refuses.
+    /// Begins a transaction with the fencing check. `None` if the token is refused.
     fn begin(
         &mut self,
         article: u32,
@@ -47,7 +47,11 @@ impl Shop for Sqlite {
         Ok(())
     }
 
-    async fn look(&mut self, article: u32, token: Option<FencingToken>) -> Result<Option<i64>> {
+    async fn read_stock(
+        &mut self,
+        article: u32,
+        token: Option<FencingToken>,
+    ) -> Result<Option<i64>> {
         if let Some(token) = token
             && !admitted(fence::rusqlite::contact(&mut self.0, &resource(article), token))?
         {
@@ -57,7 +61,7 @@ impl Shop for Sqlite {
         Ok(Some(self.0.query_row(sql, [article], |row| row.get(0))?))
     }
 
-    async fn take(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {
+    async fn sell(&mut self, article: u32, left: i64, token: Option<FencingToken>) -> Result<bool> {
         let Some(tx) = self.begin(article, token)? else { return Ok(false) };
         tx.execute("UPDATE stock SET pieces = ?2 WHERE article = ?1", (article, left))?;
         tx.execute("INSERT INTO orders (article) VALUES (?1)", [article])?;
@@ -69,7 +73,7 @@ impl Shop for Sqlite {
         Ok(self.0.query_row("SELECT count(*) FROM orders", [], |row| row.get(0))?)
     }
 
-    /// Its folder is removed as a whole.
+    /// Does nothing: the folder with the file is removed.
     async fn close(&mut self) -> Result<()> {
         Ok(())
     }

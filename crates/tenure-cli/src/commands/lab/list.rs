@@ -1,6 +1,6 @@
-//! `tenure lab list`: the scenarios, the locks, and what is expected of each.
+//! `tenure lab list`: the scenarios, the locks, and the expected verdicts.
 
-use tenure_lab::scenarios::SCENARIOS;
+use tenure_lab::scenarios::{SCENARIOS, Scenario};
 use tenure_lab::schemes::LOCKS;
 
 use crate::exit;
@@ -34,14 +34,14 @@ pub(super) fn run(args: &List) -> Result<u8, Failure> {
     }
     text += "\nVerdicts: ✔ exclusive and live; U two holders, a read+write fence saves the data;\n\
              U! nothing saves it; T stuck until the lease ends; T+ longer; ∞ until an operator\n\
-             comes; $ costs more than its limit. A lock that a scenario does not name cannot be\n\
-             hit by it.\n";
+             intervenes; $ costs more than its limit. A scenario does not happen to a lock that\n\
+             it does not name. F01, F02 …: number of the fault, also in histories and pictures.\n";
     output::print(&text)?;
     Ok(exit::DONE)
 }
 
-/// The locks by expected verdict, as in `U: redis, sqlite; ✔: etcd`.
-fn expectations(scenario: &tenure_lab::scenarios::Scenario) -> String {
+/// The locks by expected verdict, as in `U redis sqlite · ✔ etcd`.
+fn expectations(scenario: &Scenario) -> String {
     let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
     for lock in LOCKS {
         let Ok(verdict) = scenario.expected(lock) else { continue };

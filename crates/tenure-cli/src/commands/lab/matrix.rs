@@ -1,15 +1,16 @@
-//! `tenure lab matrix`: every scenario on every lock, as one table of measured verdicts.
+//! `tenure lab matrix`: every scenario on every lock, as a table of measured verdicts.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use clap::value_parser;
-use tenure_lab::matrix::{Matrix as Table, Round};
-use tenure_lab::run::{self, Played, Rigs};
+use tenure_lab::cell::{self, CellResult, ServerPool};
+use tenure_lab::matrix::{CellRun, Matrix as Table};
 use tenure_lab::scenarios::{SCENARIOS, Scenario};
-use tenure_lab::schemes::{LOCKS, Lock};
+use tenure_lab::schemes::{LOCKS, LockSpec};
+use tenure_lab::sync::Mutex;
 use tenure_lab::verdict::Outcome;
 
 use super::run::write;
@@ -17,10 +18,10 @@ use super::{program, unknown};
 use crate::failure::Failure;
 use crate::output::{self, Harmless};
 
-/// Play every scenario on every lock and print the table of verdicts
+/// Run every scenario on every lock and print the table of verdicts
 ///
-/// A machine without one of the servers skips just its cells. Exit code: 0 if all that was
-/// measured is expected, 1 if a cell differs, 2 if one is inconclusive, 3 if nothing was measured.
+/// The cells of a server that is missing on this machine are skipped. Exit code: 0 if all measured
+/// verdicts are as expected, 1 if one differs, 2 if one is inconclusive, 3 if nothing was measured.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Matrix {
     /// Only these locks, separated by commas
@@ -31,23 +32,23 @@ pub(crate) struct Matrix {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     scenarios: Vec<String>,
 
-    /// Play each cell this often; it counts as expected if all are
+    /// Run each cell this often; it is as expected if all of its runs are
     #[arg(long, value_name = "N", default_value = "1")]
     #[arg(value_parser = value_parser!(u32).range(1..))]
     times: u32,
 
-    /// Play so many cells at once, each with servers of its own; more than the machine can carry
-    /// make verdicts differ
+    /// Run this many cells at once, each with servers of its own; on an overloaded machine verdicts
+    /// can differ
     #[arg(long, value_name = "N", default_value = "1")]
     #[arg(value_parser = value_parser!(u16).range(1..))]
     jobs: u16,
 
-    /// Keep the history of every run that is not as expected in this folder, rather than in one of
-    /// its own among the temporary files
+    /// Keep the history of every run that is not as expected in this folder, instead of a new one
+    /// among the temporary files
     #[arg(long, value_name = "DIR")]
     histories: Option<PathBuf>,
 
-    /// Write the table and the picture of every run to this file, as one page of HTML
+    /// Write the table and one picture per cell to this file, as one page of HTML
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
@@ -57,13 +58,13 @@ pub(crate) struct Matrix {
 }
 
 pub(super) fn run(args: &Matrix) -> Result<u8, Failure> {
-    let locks = chosen(&args.locks, LOCKS, Lock::named)?;
-    let scenarios = chosen(&args.scenarios, SCENARIOS, Scenario::named)?;
+    let locks = select(&args.locks, LOCKS, LockSpec::named)?;
+    let scenarios = select(&args.scenarios, SCENARIOS, Scenario::named)?;
     let table = Table::new(&scenarios, &locks);
-    let show = Show {
+    let run = MatrixRun {
         total: table.size() * args.times as usize,
         table: Mutex::new(table),
-        // Lock by lock, so that servers are started once and ended before the next kind.
+        // Lock by lock, so that servers are started once and stopped before the next kind.
         rounds: Mutex::new(locks.iter().flat_map(|lock| (0..args.times).map(|_| *lock)).collect()),
         scenarios,
         program: program()?,
@@ -72,14 +73,14 @@ pub(super) fn run(args: &Matrix) -> Result<u8, Failure> {
     };
     std::thread::scope(|scope| {
         for _ in 0..args.jobs {
-            scope.spawn(|| show.play());
+            scope.spawn(|| run.run_cells());
         }
     });
-    let table = lock(&show.table);
+    let table = run.table.lock();
     output::print(&table.terminal())?;
-    output::say(&show.summary(&table));
+    output::say(&run.summary(&table));
     if let Some(path) = &args.html {
-        let about = format!("Real servers, real faults. {}.", show.summary(&table));
+        let about = format!("Real servers, real faults. {}.", run.summary(&table));
         write(path, |file| Ok(file.write_all(table.html(&about).as_bytes())?))?;
     }
     if let Some(path) = &args.json {
@@ -88,56 +89,62 @@ pub(super) fn run(args: &Matrix) -> Result<u8, Failure> {
     Ok(table.outcome().map_or(Outcome::Skipped.code(), Outcome::code))
 }
 
-/// What those that play at the same time have in common.
-struct Show {
+/// What the threads that run cells share.
+struct MatrixRun {
     table: Mutex<Table>,
-    /// How many runs there will be.
+    /// Number of runs in all.
     total: usize,
-    /// Locks on which all scenarios have to be played once more.
-    rounds: Mutex<VecDeque<&'static Lock>>,
+    /// Locks on which all scenarios still have to be run.
+    rounds: Mutex<VecDeque<&'static LockSpec>>,
     scenarios: Vec<&'static Scenario>,
     program: PathBuf,
-    /// For the histories that are worth keeping; made for the first of them unless it was named.
+    /// Folder for the histories that are kept; created for the first of them unless it was named.
     folder: OnceLock<PathBuf>,
     start: Instant,
 }
 
-impl Show {
-    /// Plays until nothing is left to play, on servers of its own.
-    fn play(&self) {
-        let mut rigs = Rigs::default();
+impl MatrixRun {
+    /// Runs cells until none is left, on servers of its own.
+    fn run_cells(&self) {
+        let mut pool = ServerPool::default();
         loop {
-            let Some(on) = lock(&self.rounds).pop_front() else { return };
-            rigs.only(on.topology);
-            for scenario in self.scenarios.iter().filter(|one| one.expected(on).is_ok()) {
+            let Some(lock) = self.rounds.lock().pop_front() else { return };
+            pool.retain(lock.topology);
+            for scenario in self.scenarios.iter().filter(|one| one.expected(lock).is_ok()) {
                 let began = Instant::now();
-                let played = run::play(scenario, on, &mut rigs, &self.program);
-                self.take(scenario, on, &played, began.elapsed().as_secs_f64());
+                let result = cell::run(scenario, lock, &mut pool, &self.program);
+                self.record(scenario, lock, &result, began.elapsed().as_secs_f64());
             }
         }
     }
 
-    /// Takes a run down, and tells how far it is.
-    fn take(&self, scenario: &Scenario, on: &Lock, played: &anyhow::Result<Played>, seconds: f64) {
-        let mut table = lock(&self.table);
+    /// Adds a run to the table, and reports the progress.
+    fn record(
+        &self,
+        scenario: &Scenario,
+        lock: &LockSpec,
+        result: &anyhow::Result<CellResult>,
+        seconds: f64,
+    ) {
+        let mut table = self.table.lock();
         let number = Outcome::ALL.iter().map(|outcome| table.count(*outcome)).sum::<usize>() + 1;
-        let name = format!("{}-{}-{number}", scenario.name, on.name);
-        let round = Round::of(played, seconds, self.keep(&name, played));
-        let (measured, headline, outcome) = (&round.measured, &round.headline, round.outcome);
-        let line = format!("{} on {}: {measured}  {headline}", scenario.name, on.name);
+        let name = format!("{}-{}-{number}", scenario.name, lock.name);
+        let run = CellRun::of(result, seconds, self.save_history(&name, result));
+        let line =
+            format!("{} on {}: {}  {}", scenario.name, lock.name, run.measured, run.headline);
         let so_far = self.start.elapsed().as_secs();
         output::say(&format!(
             "[{number}/{}] {} [{}] ({seconds:.1} s; {so_far} s)",
             self.total,
             Harmless(&line),
-            outcome.text()
+            run.outcome.text()
         ));
-        table.take(scenario, on, played, round);
+        table.add(scenario, lock, result, run);
     }
 
-    /// Writes down what was not as expected, for `tenure lab replay`.
-    fn keep(&self, name: &str, played: &anyhow::Result<Played>) -> Option<PathBuf> {
-        let Ok(Played::Run(run)) = played else { return None };
+    /// Saves the history of a run that was not as expected, for `tenure lab replay`.
+    fn save_history(&self, name: &str, result: &anyhow::Result<CellResult>) -> Option<PathBuf> {
+        let Ok(CellResult::Run(run)) = result else { return None };
         if run.judgement.outcome == Outcome::AsExpected {
             return None;
         }
@@ -156,13 +163,14 @@ impl Show {
     }
 
     fn folder(&self) -> Result<&PathBuf, Failure> {
-        let made = match self.folder.get() {
+        let folder = match self.folder.get() {
             Some(named) => std::fs::create_dir_all(named).map(|()| named.clone()),
-            // Runs are taken down one at a time, so there is only ever one.
-            None => tenure_lab::matrix::folder(),
+            // The table is locked here, so that only one is created.
+            None => tenure_lab::matrix::new_history_folder(),
         };
-        let made = made.map_err(|error| Failure::system("make a folder for histories", error))?;
-        Ok(self.folder.get_or_init(|| made))
+        let folder =
+            folder.map_err(|error| Failure::system("make a folder for histories", error))?;
+        Ok(self.folder.get_or_init(|| folder))
     }
 
     fn summary(&self, table: &Table) -> String {
@@ -178,13 +186,8 @@ impl Show {
     }
 }
 
-/// A run that panicked has taken nothing down.
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The named ones, or all.
-fn chosen<T>(
+/// Those with these names, or all.
+fn select<T>(
     names: &[String],
     all: &'static [T],
     named: fn(&str) -> anyhow::Result<&'static T>,

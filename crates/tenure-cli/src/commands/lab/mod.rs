@@ -1,4 +1,4 @@
-//! `tenure lab`: what breaks which lock, shown. One file per verb of the group.
+//! `tenure lab`: what breaks which lock, with pictures. One file per verb of the group.
 
 mod list;
 mod matrix;
@@ -16,8 +16,8 @@ use crate::failure::Failure;
 
 /// See what breaks which lock: real faults, and a picture of what happened
 ///
-/// Exit code: 0 measured is expected, also "broken as expected"; 1 it differs; 2 inconclusive; 3
-/// skipped.
+/// Exit code: 0 the verdict is as expected, also where that is a broken lock; 1 it differs; 2
+/// inconclusive; 3 skipped.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Lab {
     #[command(subcommand)]
@@ -46,18 +46,18 @@ pub(super) fn run(args: Lab) -> Result<u8, Failure> {
     }
 }
 
-/// A fault of the lab itself, which says nothing about any lock.
+/// A failure of the lab itself, which says nothing about a lock.
 fn failed(what: &str, error: &anyhow::Error) -> Failure {
     let advice = "try again; if it stays, please report it with this message";
     Failure::new(exit::INTERNAL, format!("{what}: {error:#}"), advice)
 }
 
-/// A name that nothing has.
+/// A name of a scenario or lock that does not exist.
 fn unknown(error: &anyhow::Error) -> Failure {
     Failure::new(exit::USAGE, error.to_string(), "see `tenure lab list`")
 }
 
-/// This program, which plays the clients too.
+/// This program, which the lab starts again for the clients.
 fn program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|error| Failure::system("find this program", error))
 }

@@ -1,19 +1,19 @@
-//! `tenure lab play`: the part of a client or of the resource, in a process that the lab started.
+//! `tenure lab play`: the role of a client or of the resource, in a process that the lab started.
 
 use super::failed;
 use crate::exit;
 use crate::failure::Failure;
 
-/// Play a part in a run; started by the lab itself
+/// Execute a role of a run; started by the lab itself
 #[derive(Debug, clap::Args)]
 pub(crate) struct Play {
-    /// Which part
-    part: String,
+    /// The role: `client`, `resource:START` or `network:CELL`
+    role: String,
 }
 
 pub(super) fn run(args: &Play) -> Result<u8, Failure> {
-    match tenure_lab::stage::play(&args.part) {
+    match tenure_lab::roles::play(&args.role) {
         Ok(()) => Ok(exit::DONE),
-        Err(error) => Err(failed("this part cannot be played", &error)),
+        Err(error) => Err(failed("this role failed", &error)),
     }
 }

@@ -4,23 +4,25 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-use tenure_lab::check::{self, Report};
-use tenure_lab::history::{Header, History};
+use tenure_lab::cell::Run;
+use tenure_lab::history::History;
 use tenure_lab::picture;
-use tenure_lab::verdict::Judgement;
 
 use super::run::write;
 use crate::exit;
 use crate::failure::Failure;
 use crate::output::{self, Paint};
 
+/// The longest history in bytes. A run writes some kilobytes, the longest simulation some
+/// megabytes.
+const LONGEST: u64 = 64 << 20;
+
 /// Check and draw a recorded history again; needs no server
 ///
-/// Exit code: 0 measured is expected, 1 it differs, 2 inconclusive.
+/// Exit code: 0 the verdict is as expected, 1 it differs, 2 inconclusive.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Replay {
-    /// The history: lines of JSON, or a page of the lab that has them inside; `-` is stdin
+    /// The history: lines of JSON, or a page of the lab that contains them; `-` is stdin
     file: PathBuf,
 
     /// Write the picture to this file, as one page of HTML with the history inside
@@ -31,44 +33,33 @@ pub(crate) struct Replay {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
-    /// Write the verdict and all that the checkers found to this file, as JSON
+    /// Write the verdict and the results of all checkers to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Print what each checker found, too
+    /// Print the result of each checker, too
     #[arg(long)]
     checks: bool,
 }
 
-/// What programs read. Stable.
-#[derive(Serialize)]
-struct Summary<'a> {
-    header: &'a Header,
-    report: &'a Report,
-    judgement: &'a Judgement,
-}
-
 pub(super) fn run(args: &Replay) -> Result<u8, Failure> {
-    let history = read(&args.file)?;
-    let report = check::check(&history);
-    let judgement = Judgement::of(&history.header, &report);
+    let run = Run::of(read(&args.file)?);
+    let (history, report, judgement) = (&run.history, &run.report, &run.judgement);
     let colour = Paint::stdout().wanted();
-    output::print(&picture::terminal(&history, &report, &judgement, colour))?;
+    output::print(&picture::terminal(history, report, judgement, colour))?;
     if args.checks {
-        output::print(&format!("\n{}", picture::table(&report, &judgement)))?;
+        output::print(&format!("\n{}", picture::table(report, judgement)))?;
     }
     if let Some(path) = &args.html {
-        let page = picture::html(&history, &report, &judgement);
+        let page = picture::html(history, report, judgement);
         write(path, |file| Ok(file.write_all(page.as_bytes())?))?;
     }
     if let Some(path) = &args.svg {
-        let drawing = picture::svg(&history, &report, &judgement);
+        let drawing = picture::svg(history, report, judgement);
         write(path, |file| Ok(file.write_all(drawing.as_bytes())?))?;
     }
     if let Some(path) = &args.json {
-        let header = &history.header;
-        let summary = Summary { header, report: &report, judgement: &judgement };
-        write(path, |file| Ok(serde_json::to_writer(file, &summary)?))?;
+        write(path, |file| Ok(serde_json::to_writer(file, &run.summary())?))?;
     }
     Ok(judgement.outcome.code())
 }
@@ -89,14 +80,11 @@ fn read(path: &Path) -> Result<History, Failure> {
     })
 }
 
-/// All of it, unless it is longer than any history of the lab's: what has no end, such as a device,
-/// must not eat all memory.
+/// The whole text, unless it is longer than any history of the lab: an input without an end, such
+/// as a device, must not use up the memory.
 fn text_of(input: impl Read) -> anyhow::Result<String> {
     let mut text = String::new();
     input.take(LONGEST + 1).read_to_string(&mut text)?;
     anyhow::ensure!(text.len() as u64 <= LONGEST, "it is longer than {} MiB", LONGEST >> 20);
     Ok(text)
 }
-
-/// A run of the lab writes some kilobytes, the longest simulation some megabytes.
-const LONGEST: u64 = 64 << 20;

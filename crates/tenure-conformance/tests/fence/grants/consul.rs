@@ -1,8 +1,7 @@
 //! In Consul: a transaction checks the session and the index of the lock's key.
 
 use anyhow::{Context, Result, bail, ensure};
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use tenure::backends::{Consul, consul::Condition};
 use tenure::{FencingToken, Key};
 use tenure_servers::wire::http::json_field;
@@ -15,32 +14,34 @@ struct InConsul {
     gateway: Gateway,
     key: Key,
     data: String,
-    /// Of the first contact, and used with every write.
+    /// The condition of the first contact, used with every write.
     condition: Option<Condition>,
 }
 
 pub(super) async fn open(url: &str, name: &str) -> Result<impl Resource + use<>> {
-    let (consul, mut gateway) = (Consul::open(url).await?, Gateway::connect(url).await?);
-    let (key, data) = (Key::new(name)?, format!("data-of-{name}"));
+    let consul = Consul::open(url).await?;
+    let mut gateway = Gateway::connect(url).await?;
+    let key = Key::new(name)?;
+    let data = format!("data-of-{name}");
     // 0: only if it is not there.
-    let (status, answer) = gateway.ask(&format!("PUT /v1/kv/{data}?cas=0"), "0").await?;
-    ensure!(status == 200, "{status}: {answer}");
+    let (status, response) = gateway.request(&format!("PUT /v1/kv/{data}?cas=0"), "0").await?;
+    ensure!(status == 200, "{status}: {response}");
     Ok(InConsul { consul, gateway, key, data, condition: None })
 }
 
 impl InConsul {
-    /// The answer, if the checks held. What was asked for comes first in it.
+    /// The response, if the checks held. The result of the operation comes first in it.
     async fn transact(&mut self, operation: String, checks: String) -> Result<Option<String>> {
-        // What only reads must not be answered by a leader that was deposed.
+        // A transaction that only reads must not be served by a deposed leader.
         let body = format!("[{operation}{checks}]");
-        match self.gateway.ask("PUT /v1/txn?consistent", &body).await? {
-            (200, answer) => Ok(Some(answer)),
+        match self.gateway.request("PUT /v1/txn?consistent", &body).await? {
+            (200, response) => Ok(Some(response)),
             (409, _) => Ok(None),
-            (status, answer) => bail!("{status}: {answer}"),
+            (status, response) => bail!("{status}: {response}"),
         }
     }
 
-    /// With a token, what was learned of it at the first contact; checks are made of it.
+    /// The checks for this token, by the condition of the first contact. Empty without a token.
     fn checks(&self, token: Option<FencingToken>) -> Result<String> {
         let Some(token) = token else { return Ok(String::new()) };
         let Condition { key, session, index, .. } =
@@ -53,30 +54,25 @@ impl InConsul {
     }
 }
 
+#[async_trait]
 impl Resource for InConsul {
-    fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Result<Option<i64>>> {
-        async move {
-            if let Some(token) = token {
-                self.condition = self.consul.condition(&self.key, token).await?;
-                if self.condition.is_none() {
-                    return Ok(None);
-                }
+    async fn read(&mut self, token: Option<FencingToken>) -> Result<Option<i64>> {
+        if let Some(token) = token {
+            self.condition = self.consul.condition(&self.key, token).await?;
+            if self.condition.is_none() {
+                return Ok(None);
             }
-            let checks = self.checks(token)?;
-            let get = format!(r#"{{"KV":{{"Verb":"get","Key":"{}"}}}}"#, self.data);
-            let Some(answer) = self.transact(get, checks).await? else { return Ok(None) };
-            number(&json_field(&answer, "Value").context("a value")?).map(Some)
         }
-        .boxed()
+        let checks = self.checks(token)?;
+        let get = format!(r#"{{"KV":{{"Verb":"get","Key":"{}"}}}}"#, self.data);
+        let Some(response) = self.transact(get, checks).await? else { return Ok(None) };
+        number(&json_field(&response, "Value").context("a value")?).map(Some)
     }
 
-    fn write(&mut self, number: i64, token: Option<FencingToken>) -> BoxFuture<'_, Result<bool>> {
-        async move {
-            let (checks, value) = (self.checks(token)?, encode(number.to_string()));
-            let set =
-                format!(r#"{{"KV":{{"Verb":"set","Key":"{}","Value":"{value}"}}}}"#, self.data);
-            Ok(self.transact(set, checks).await?.is_some())
-        }
-        .boxed()
+    async fn write(&mut self, number: i64, token: Option<FencingToken>) -> Result<bool> {
+        let checks = self.checks(token)?;
+        let value = encode(number.to_string());
+        let set = format!(r#"{{"KV":{{"Verb":"set","Key":"{}","Value":"{value}"}}}}"#, self.data);
+        Ok(self.transact(set, checks).await?.is_some())
     }
 }

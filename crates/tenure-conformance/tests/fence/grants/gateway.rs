@@ -9,26 +9,30 @@ use tokio::time::timeout;
 
 use crate::registers::next_message;
 
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+/// The server is on this machine, which may be busy.
+const LONGEST: Duration = Duration::from_secs(60);
+
 pub(super) struct Gateway(BufReader<TcpStream>);
 
 impl Gateway {
     pub(super) async fn connect(url: &str) -> Result<Gateway> {
-        let address = url.split_once("://").context("SCHEME://PLACE")?.1;
+        let address = url.split_once("://").context("SCHEME://ADDRESS")?.1;
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Gateway(BufReader::new(stream)))
     }
 
-    /// The status and the body of the answer.
-    pub(super) async fn ask(&mut self, line: &str, body: &str) -> Result<(u16, String)> {
+    /// Sends a request. Returns the status and the body of the response.
+    pub(super) async fn request(&mut self, line: &str, body: &str) -> Result<(u16, String)> {
         let length = body.len();
         let text =
             format!("{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}");
-        let answer = async {
+        let response = async {
             self.0.write_all(text.as_bytes()).await?;
             next_message(&mut self.0).await
         };
-        let (line, _, body) = timeout(LONGEST, answer).await.context("no answer")??;
+        let (line, _, body) = timeout(LONGEST, response).await.context("no response")??;
         Ok((line.split(' ').nth(1).context("a status")?.parse()?, body))
     }
 }
@@ -60,8 +64,3 @@ pub(super) fn number(text: &str) -> Result<i64> {
     }
     Ok(String::from_utf8(bytes)?.parse()?)
 }
-
-const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// The server is on this machine, which may do much else.
-const LONGEST: Duration = Duration::from_secs(60);

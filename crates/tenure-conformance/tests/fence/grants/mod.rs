@@ -1,8 +1,8 @@
-//! Resources that hold one number on the server of the lock itself. There the lock is the fence: a
-//! write carries the condition that the grant still stands.
+//! Resources that hold one number at the server of the lock itself. There the lock is the fence: a
+//! write carries the condition that the grant is still held.
 //!
 //! What is read at the first contact is safe without a comparison of tokens: the write takes effect
-//! only if the grant stood all the time from before the read to the write, and no other holder's
+//! only if the grant was held all the time from before the read to the write, and no other holder's
 //! write takes effect in that time. The read must only be no older than the grant.
 
 mod consul;
@@ -11,18 +11,18 @@ mod gateway;
 mod zookeeper;
 
 use anyhow::Result;
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use tenure::FencingToken;
 
 use crate::registers::{Register, open as open_register};
 
-/// What the experiment asks of a resource, whatever its fence is made of.
+/// What the experiment does with a resource, whatever its fence is made of.
+#[async_trait]
 pub(crate) trait Resource: Send {
     /// `None` if refused.
-    fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Result<Option<i64>>>;
-    /// Whether it was let in.
-    fn write(&mut self, number: i64, token: Option<FencingToken>) -> BoxFuture<'_, Result<bool>>;
+    async fn read(&mut self, token: Option<FencingToken>) -> Result<Option<i64>>;
+    /// Whether it was admitted.
+    async fn write(&mut self, number: i64, token: Option<FencingToken>) -> Result<bool>;
 }
 
 /// Opens a resource of this name, which is 0 if it is new. The key of its lock is the same.
@@ -38,12 +38,13 @@ pub(crate) async fn open(url: &str, name: &str) -> Result<Box<dyn Resource>> {
 /// A register that compares tokens.
 struct Registered(Box<dyn Register>);
 
+#[async_trait]
 impl Resource for Registered {
-    fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Result<Option<i64>>> {
-        async move { Ok(self.0.read(token).await?.ok()) }.boxed()
+    async fn read(&mut self, token: Option<FencingToken>) -> Result<Option<i64>> {
+        Ok(self.0.read(token).await?.ok())
     }
 
-    fn write(&mut self, number: i64, token: Option<FencingToken>) -> BoxFuture<'_, Result<bool>> {
-        async move { Ok(self.0.write(number, token).await?.is_ok()) }.boxed()
+    async fn write(&mut self, number: i64, token: Option<FencingToken>) -> Result<bool> {
+        Ok(self.0.write(number, token).await?.is_ok())
     }
 }

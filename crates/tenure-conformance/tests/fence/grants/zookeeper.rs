@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use tenure::backends::{Zookeeper, zookeeper::Condition};
 use tenure::{FencingToken, Hosted, Key};
 use zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError};
@@ -16,16 +15,17 @@ struct InZookeeper {
     client: Client,
     key: Key,
     data: String,
-    /// Of the first contact, and used with every write.
+    /// The condition of the first contact, used with every write.
     condition: Option<(FencingToken, Condition)>,
 }
 
 pub(super) async fn open(url: &str, name: &str) -> Result<impl Resource + use<>> {
     let servers = url.trim_start_matches("zk://");
-    // Outlives every pause: it is not the session of the data that is on trial.
+    // Longer than every pause: the session of the data is not what is tested.
     let client = Client::connector().with_session_timeout(Duration::from_secs(60));
     let client = client.connect(servers).await?;
-    let (key, data) = (Key::new(name)?, format!("/data-of-{name}"));
+    let key = Key::new(name)?;
+    let data = format!("/data-of-{name}");
     let anyone = CreateMode::Persistent.with_acls(Acls::anyone_all());
     match client.create(&data, b"0", &anyone).await {
         Ok(_) | Err(Error::NodeExists) => {}
@@ -35,45 +35,40 @@ pub(super) async fn open(url: &str, name: &str) -> Result<impl Resource + use<>>
     Ok(InZookeeper { zookeeper, client, key, data, condition: None })
 }
 
+#[async_trait]
 impl Resource for InZookeeper {
-    fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Result<Option<i64>>> {
-        async move {
-            if let Some(token) = token {
-                let condition = self.zookeeper.condition(&self.key, token).await?;
-                let Some(condition) = condition else { return Ok(None) };
-                self.condition = Some((token, condition));
-            }
-            // A transaction cannot both check and read. The read need not check, but it must not
-            // be older than the grant, which came by another connection.
-            self.client.sync(&self.data).await?;
-            let (text, _) = self.client.get_data(&self.data).await?;
-            Ok(Some(String::from_utf8(text)?.parse()?))
+    async fn read(&mut self, token: Option<FencingToken>) -> Result<Option<i64>> {
+        if let Some(token) = token {
+            let condition = self.zookeeper.condition(&self.key, token).await?;
+            let Some(condition) = condition else { return Ok(None) };
+            self.condition = Some((token, condition));
         }
-        .boxed()
+        // A transaction cannot both check and read. The read need not check, but it must not
+        // be older than the grant, which came by another connection.
+        self.client.sync(&self.data).await?;
+        let (text, _) = self.client.get_data(&self.data).await?;
+        Ok(Some(String::from_utf8(text)?.parse()?))
     }
 
-    fn write(&mut self, number: i64, token: Option<FencingToken>) -> BoxFuture<'_, Result<bool>> {
-        async move {
-            let mut writer = self.client.new_multi_writer();
-            if let Some(token) = token {
-                let (_, condition) = self
-                    .condition
-                    .as_ref()
-                    .filter(|(its, _)| *its == token)
-                    .context("a first contact")?;
-                writer.add_check_version(&condition.path, condition.version)?;
-            }
-            writer.add_set_data(&self.data, number.to_string().as_bytes(), None)?;
-            match writer.commit().await {
-                Ok(_) => Ok(true),
-                Err(MultiWriteError::OperationFailed { index: 0, source: Error::NoNode })
-                    if token.is_some() =>
-                {
-                    Ok(false)
-                }
-                Err(error) => bail!(error),
-            }
+    async fn write(&mut self, number: i64, token: Option<FencingToken>) -> Result<bool> {
+        let mut writer = self.client.new_multi_writer();
+        if let Some(token) = token {
+            let (_, condition) = self
+                .condition
+                .as_ref()
+                .filter(|(its, _)| *its == token)
+                .context("a first contact")?;
+            writer.add_check_version(&condition.path, condition.version)?;
         }
-        .boxed()
+        writer.add_set_data(&self.data, number.to_string().as_bytes(), None)?;
+        match writer.commit().await {
+            Ok(_) => Ok(true),
+            Err(MultiWriteError::OperationFailed { index: 0, source: Error::NoNode })
+                if token.is_some() =>
+            {
+                Ok(false)
+            }
+            Err(error) => bail!(error),
+        }
     }
 }

@@ -4,12 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use tenure::FencingToken;
 use tenure::fence::file::admit;
 
-use super::{Answer, Register, answer};
+use super::{FenceResult, Register, split_stale};
 
 struct File(PathBuf);
 
@@ -21,17 +20,18 @@ pub(super) fn open(folder: &str, name: &str) -> Result<impl Register + use<>> {
     Ok(File(path))
 }
 
-impl File {
-    fn read(&self, token: Option<FencingToken>) -> Answer<i64> {
-        let _admitted = match token.map(|token| answer(admit(&self.0, token))).transpose()? {
+#[async_trait]
+impl Register for File {
+    async fn read(&mut self, token: Option<FencingToken>) -> FenceResult<i64> {
+        let _admitted = match token.map(|token| split_stale(admit(&self.0, token))).transpose()? {
             Some(Err(stale)) => return Ok(Err(stale)),
             admitted => admitted,
         };
         Ok(Ok(fs::read_to_string(&self.0)?.parse()?))
     }
 
-    fn write(&self, number: i64, token: Option<FencingToken>) -> Answer<()> {
-        let _admitted = match token.map(|token| answer(admit(&self.0, token))).transpose()? {
+    async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()> {
+        let _admitted = match token.map(|token| split_stale(admit(&self.0, token))).transpose()? {
             Some(Err(stale)) => return Ok(Err(stale)),
             admitted => admitted,
         };
@@ -41,24 +41,14 @@ impl File {
         fs::rename(&new, &self.0)?;
         Ok(Ok(()))
     }
-}
 
-impl Register for File {
-    fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Answer<i64>> {
-        std::future::ready(File::read(self, token)).boxed()
-    }
-
-    fn write(&mut self, number: i64, token: Option<FencingToken>) -> BoxFuture<'_, Answer<()>> {
-        std::future::ready(File::write(self, number, token)).boxed()
-    }
-
-    fn spoil(&mut self, fence: Option<&str>) -> BoxFuture<'_, Result<()>> {
+    async fn spoil(&mut self, fence: Option<&str>) -> Result<()> {
         let mut name = self.0.clone().into_os_string();
         name.push(".fence");
         let done = match fence {
             None => fs::remove_file(name),
             Some(text) => fs::write(name, text),
         };
-        std::future::ready(done.map_err(Into::into)).boxed()
+        Ok(done?)
     }
 }

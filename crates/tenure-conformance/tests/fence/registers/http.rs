@@ -1,4 +1,4 @@
-//! Behind an HTTP service with the layer, and a client of it. The service lives in the test.
+//! Behind an HTTP service with the layer, and a client of it. The service runs in the test.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as TaskContext, Poll};
 
 use anyhow::{Context, Result, bail, ensure};
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Ready, ready};
+use async_trait::async_trait;
+use futures_util::future::{Ready, ready};
 use http::{Method, Request, Response};
 use tenure::FencingToken;
 use tenure::fence::http::{FenceLayer, HEADER, path};
@@ -17,14 +17,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{Answer, Register};
+use super::{FenceResult, Register};
 
 /// The service: numbers by path.
 #[derive(Clone, Default)]
 pub(crate) struct Numbers(Arc<Mutex<HashMap<String, i64>>>);
 
 impl Numbers {
-    /// Whether nobody asked for any.
+    /// Whether no request has come to the service.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
@@ -49,8 +49,8 @@ impl Service<Request<String>> for Numbers {
     }
 }
 
-/// Starts the service; it ends with the runtime. Requests without a token pass, for those who want
-/// to see what happens then.
+/// Starts the service; it ends with the runtime. Requests without a token pass, for the cases that
+/// show what happens then.
 pub(crate) async fn serve() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
@@ -60,10 +60,11 @@ pub(crate) async fn serve() -> Result<String> {
             let mut service = service.clone();
             drop(tokio::spawn(async move {
                 let mut stream = BufReader::new(stream);
-                // Ends when the client is gone.
+                // Ends when the client disconnects.
                 while let Ok(request) = next_request(&mut stream).await {
                     let Ok(response) = service.call(request).await;
-                    let (status, body) = (response.status(), response.body());
+                    let status = response.status();
+                    let body = response.body();
                     let seen = response.headers().get(HEADER).and_then(|seen| seen.to_str().ok());
                     let text = format!(
                         "HTTP/1.1 {status}\r\n{HEADER}: {}\r\ncontent-length: {}\r\n\r\n{body}",
@@ -83,7 +84,8 @@ pub(crate) async fn serve() -> Result<String> {
 async fn next_request(stream: &mut BufReader<TcpStream>) -> Result<Request<String>> {
     let (line, headers, body) = next_message(stream).await?;
     let mut words = line.split(' ');
-    let (method, path) = (words.next().context("a method")?, words.next().context("a path")?);
+    let method = words.next().context("a method")?;
+    let path = words.next().context("a path")?;
     let mut request = Request::builder().method(method).uri(path);
     for (name, value) in headers {
         request = request.header(name, value);
@@ -97,7 +99,7 @@ pub(crate) async fn next_message(stream: &mut BufReader<TcpStream>) -> Result<Me
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();
-        ensure!(stream.read_line(&mut line).await? > 0, "the other side is gone");
+        ensure!(stream.read_line(&mut line).await? > 0, "the other side has disconnected");
         match line.trim_end() {
             "" => break,
             line => lines.push(line.to_owned()),
@@ -127,14 +129,15 @@ pub(super) async fn open(address: &str, name: &str) -> Result<impl Register + us
 }
 
 impl Remote {
-    async fn ask(
+    async fn request(
         &mut self,
         method: &str,
         body: String,
         token: Option<FencingToken>,
-    ) -> Answer<String> {
+    ) -> FenceResult<String> {
         let header = token.map(|token| format!("{HEADER}: {token}\r\n")).unwrap_or_default();
-        let (name, length) = (&self.name, body.len());
+        let name = &self.name;
+        let length = body.len();
         let text =
             format!("{method} /{name} HTTP/1.1\r\n{header}content-length: {length}\r\n\r\n{body}");
         self.stream.write_all(text.as_bytes()).await?;
@@ -151,22 +154,20 @@ impl Remote {
     }
 }
 
+#[async_trait]
 impl Register for Remote {
-    fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Answer<i64>> {
-        async move {
-            match self.ask("GET", String::new(), token).await? {
-                Ok(text) => Ok(Ok(text.parse()?)),
-                Err(stale) => Ok(Err(stale)),
-            }
+    async fn read(&mut self, token: Option<FencingToken>) -> FenceResult<i64> {
+        match self.request("GET", String::new(), token).await? {
+            Ok(text) => Ok(Ok(text.parse()?)),
+            Err(stale) => Ok(Err(stale)),
         }
-        .boxed()
     }
 
-    fn write(&mut self, number: i64, token: Option<FencingToken>) -> BoxFuture<'_, Answer<()>> {
-        async move { Ok(self.ask("PUT", number.to_string(), token).await?.map(drop)) }.boxed()
+    async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()> {
+        Ok(self.request("PUT", number.to_string(), token).await?.map(drop))
     }
 
-    fn spoil(&mut self, _: Option<&str>) -> BoxFuture<'_, Result<()>> {
-        ready(Err(anyhow::anyhow!("its fence is in memory"))).boxed()
+    async fn spoil(&mut self, _: Option<&str>) -> Result<()> {
+        bail!("its fence is in memory")
     }
 }

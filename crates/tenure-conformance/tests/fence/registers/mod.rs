@@ -1,4 +1,4 @@
-//! Resources that hold one number, each in a store with a fence.
+//! Registers: resources that hold one number, each in a store with a fence.
 
 mod file;
 mod http;
@@ -8,27 +8,29 @@ mod redis;
 mod sqlite;
 
 use anyhow::{Context, Result};
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use tenure::FencingToken;
 use tenure::fence::{Refused, Stale};
 
 pub(crate) use http::{Numbers, next_message, serve};
 pub(crate) use postgres::connect as connect_postgres;
 
-/// What a register answers: refused, or what was asked for.
-pub(crate) type Answer<T> = Result<Result<T, Stale>>;
+/// The result of an operation under a fence: outside, whether the test could run it; inside,
+/// whether the fence admitted it.
+pub(crate) type FenceResult<T> = Result<Result<T, Stale>>;
 
 /// A number that is read and written, with the token or, to see what happens then, without.
+#[async_trait]
 pub(crate) trait Register: Send {
-    fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Answer<i64>>;
-    fn write(&mut self, number: i64, token: Option<FencingToken>) -> BoxFuture<'_, Answer<()>>;
+    async fn read(&mut self, token: Option<FencingToken>) -> FenceResult<i64>;
+    async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()>;
     /// Loses the fence's data, or puts this in its place.
-    fn spoil(&mut self, fence: Option<&str>) -> BoxFuture<'_, Result<()>>;
+    async fn spoil(&mut self, fence: Option<&str>) -> Result<()>;
 }
 
 /// Opens a register of this name, which is 0 if it is new.
 pub(crate) async fn open(url: &str, name: &str) -> Result<Box<dyn Register>> {
-    let (scheme, rest) = url.split_once("://").context("SCHEME://PLACE")?;
+    let (scheme, rest) = url.split_once("://").context("SCHEME://ADDRESS")?;
     Ok(match scheme {
         "file" => Box::new(file::open(rest, name)?),
         "http" => Box::new(http::open(rest, name).await?),
@@ -40,7 +42,7 @@ pub(crate) async fn open(url: &str, name: &str) -> Result<Box<dyn Register>> {
     })
 }
 
-/// Makes the tables, before anybody comes.
+/// Creates the tables, before any case runs.
 pub(crate) async fn prepare(url: &str) -> Result<()> {
     match url.split_once("://").map(|(scheme, _)| scheme) {
         Some("mysql") => mysql::prepare(url).await,
@@ -50,8 +52,8 @@ pub(crate) async fn prepare(url: &str) -> Result<()> {
     }
 }
 
-/// Sets the refusal apart from what went wrong.
-pub(crate) fn answer<T, E>(result: Result<T, Refused<E>>) -> Answer<T>
+/// Separates the refusal of a stale token from other errors.
+pub(crate) fn split_stale<T, E>(result: Result<T, Refused<E>>) -> FenceResult<T>
 where
     E: std::error::Error + Send + Sync + 'static,
 {
@@ -62,10 +64,10 @@ where
     }
 }
 
-/// Whether the fence let the token in.
+/// Whether the fence admitted the token.
 pub(crate) fn admitted<T, E>(result: Result<T, Refused<E>>) -> Result<bool>
 where
     E: std::error::Error + Send + Sync + 'static,
 {
-    Ok(answer(result)?.is_ok())
+    Ok(split_stale(result)?.is_ok())
 }

@@ -1,14 +1,13 @@
 //! In a MariaDB database.
 
 use anyhow::{Context, Result};
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, Transaction, TxOpts};
 use tenure::FencingToken;
 use tenure::fence;
 
-use super::{Answer, Register, answer};
+use super::{FenceResult, Register, split_stale};
 
 struct Mysql {
     db: Conn,
@@ -33,46 +32,45 @@ async fn connect(url: &str) -> Result<Conn> {
     Ok(Conn::new(Opts::from_url(url)?).await?)
 }
 
+#[async_trait]
 impl Register for Mysql {
-    fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Answer<i64>> {
-        async move {
-            if let Some(token) = token {
-                let contact = fence::mysql_async::contact(&mut self.db, &self.name, token);
-                if let Err(stale) = answer(contact.await)? {
-                    return Ok(Err(stale));
-                }
-            }
-            let sql = "SELECT n FROM register WHERE name = ?";
-            Ok(Ok(self.db.exec_first(sql, (&self.name,)).await?.context("a row")?))
-        }
-        .boxed()
-    }
-
-    fn write(&mut self, number: i64, token: Option<FencingToken>) -> BoxFuture<'_, Answer<()>> {
-        async move {
-            let mut tx = self.db.start_transaction(TxOpts::default()).await?;
-            if let Err(stale) = admit(&mut tx, &self.name, token).await? {
-                tx.rollback().await?;
+    async fn read(&mut self, token: Option<FencingToken>) -> FenceResult<i64> {
+        if let Some(token) = token {
+            let contact = fence::mysql_async::contact(&mut self.db, &self.name, token);
+            if let Err(stale) = split_stale(contact.await)? {
                 return Ok(Err(stale));
             }
-            let sql = "UPDATE register SET n = ? WHERE name = ?";
-            tx.exec_drop(sql, (number, &self.name)).await?;
-            tx.commit().await?;
-            Ok(Ok(()))
         }
-        .boxed()
+        let sql = "SELECT n FROM register WHERE name = ?";
+        Ok(Ok(self.db.exec_first(sql, (&self.name,)).await?.context("a row")?))
     }
 
-    fn spoil(&mut self, fence: Option<&str>) -> BoxFuture<'_, Result<()>> {
+    async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()> {
+        let mut tx = self.db.start_transaction(TxOpts::default()).await?;
+        if let Err(stale) = admit(&mut tx, &self.name, token).await? {
+            tx.rollback().await?;
+            return Ok(Err(stale));
+        }
+        let sql = "UPDATE register SET n = ? WHERE name = ?";
+        tx.exec_drop(sql, (number, &self.name)).await?;
+        tx.commit().await?;
+        Ok(Ok(()))
+    }
+
+    async fn spoil(&mut self, fence: Option<&str>) -> Result<()> {
         let sql = match fence {
             None => "DELETE FROM tenure_fence WHERE resource = ?".to_owned(),
             Some(text) => format!("UPDATE tenure_fence SET token = '{text}' WHERE resource = ?"),
         };
-        async move { Ok(self.db.exec_drop(sql, (&self.name,)).await?) }.boxed()
+        Ok(self.db.exec_drop(sql, (&self.name,)).await?)
     }
 }
 
-async fn admit(tx: &mut Transaction<'_>, name: &str, token: Option<FencingToken>) -> Answer<()> {
+async fn admit(
+    tx: &mut Transaction<'_>,
+    name: &str,
+    token: Option<FencingToken>,
+) -> FenceResult<()> {
     let Some(token) = token else { return Ok(Ok(())) };
-    answer(fence::mysql_async::admit(tx, name, token).await)
+    split_stale(fence::mysql_async::admit(tx, name, token).await)
 }

@@ -1,14 +1,13 @@
 //! In a PostgreSQL database.
 
 use anyhow::{Context, Result};
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use tenure::FencingToken;
 use tenure::fence;
 use tokio::net::TcpStream;
 use tokio_postgres::{Client, NoTls, Transaction};
 
-use super::{Answer, Register, answer};
+use super::{FenceResult, Register, split_stale};
 
 struct Postgres {
     db: Client,
@@ -38,51 +37,43 @@ pub(crate) async fn connect(url: &str) -> Result<Client> {
     Ok(client)
 }
 
+#[async_trait]
 impl Register for Postgres {
-    fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Answer<i64>> {
-        async move {
-            if let Some(token) = token {
-                let contact = fence::tokio_postgres::contact(&mut self.db, &self.name, token);
-                if let Err(stale) = answer(contact.await)? {
-                    return Ok(Err(stale));
-                }
-            }
-            let sql = "SELECT n FROM register WHERE name = $1";
-            Ok(Ok(self.db.query_one(sql, &[&self.name]).await?.get(0)))
-        }
-        .boxed()
-    }
-
-    fn write(&mut self, number: i64, token: Option<FencingToken>) -> BoxFuture<'_, Answer<()>> {
-        async move {
-            let tx = self.db.transaction().await?;
-            if let Err(stale) = admit(&tx, &self.name, token).await? {
+    async fn read(&mut self, token: Option<FencingToken>) -> FenceResult<i64> {
+        if let Some(token) = token {
+            let contact = fence::tokio_postgres::contact(&mut self.db, &self.name, token);
+            if let Err(stale) = split_stale(contact.await)? {
                 return Ok(Err(stale));
             }
-            // Without a prepared statement: one trip.
-            let name = self.name.replace('\'', "''");
-            let sql = format!("UPDATE register SET n = {number} WHERE name = '{name}'");
-            tx.batch_execute(&sql).await?;
-            tx.commit().await?;
-            Ok(Ok(()))
         }
-        .boxed()
+        let sql = "SELECT n FROM register WHERE name = $1";
+        Ok(Ok(self.db.query_one(sql, &[&self.name]).await?.get(0)))
     }
 
-    fn spoil(&mut self, fence: Option<&str>) -> BoxFuture<'_, Result<()>> {
+    async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()> {
+        let tx = self.db.transaction().await?;
+        if let Err(stale) = admit(&tx, &self.name, token).await? {
+            return Ok(Err(stale));
+        }
+        // Without a prepared statement: one round trip.
+        let name = self.name.replace('\'', "''");
+        let sql = format!("UPDATE register SET n = {number} WHERE name = '{name}'");
+        tx.batch_execute(&sql).await?;
+        tx.commit().await?;
+        Ok(Ok(()))
+    }
+
+    async fn spoil(&mut self, fence: Option<&str>) -> Result<()> {
         let sql = match fence {
             None => "DELETE FROM tenure_fence WHERE resource = $1".to_owned(),
             Some(text) => format!("UPDATE tenure_fence SET token = '{text}' WHERE resource = $1"),
         };
-        async move {
-            self.db.execute(&sql, &[&self.name]).await?;
-            Ok(())
-        }
-        .boxed()
+        self.db.execute(&sql, &[&self.name]).await?;
+        Ok(())
     }
 }
 
-async fn admit(tx: &Transaction<'_>, name: &str, token: Option<FencingToken>) -> Answer<()> {
+async fn admit(tx: &Transaction<'_>, name: &str, token: Option<FencingToken>) -> FenceResult<()> {
     let Some(token) = token else { return Ok(Ok(())) };
-    answer(fence::tokio_postgres::admit(tx, name, token).await)
+    split_stale(fence::tokio_postgres::admit(tx, name, token).await)
 }

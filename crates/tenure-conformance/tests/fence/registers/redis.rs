@@ -1,14 +1,13 @@
 //! In Redis.
 
 use anyhow::Result;
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
 use redis::cmd;
 use tenure::FencingToken;
 use tenure::fence;
 
-use super::{Answer, Register, answer};
+use super::{FenceResult, Register, split_stale};
 
 struct Redis {
     db: MultiplexedConnection,
@@ -21,41 +20,36 @@ pub(super) async fn open(url: &str, name: &str) -> Result<impl Register + use<>>
     Ok(Redis { db, name: name.to_owned() })
 }
 
+#[async_trait]
 impl Register for Redis {
-    fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Answer<i64>> {
-        async move {
-            if let Some(token) = token
-                && let Err(stale) =
-                    answer(fence::redis::admit(&mut self.db, &self.name, token).await)?
-            {
-                return Ok(Err(stale));
-            }
-            Ok(Ok(cmd("GET").arg(&self.name).query_async(&mut self.db).await?))
+    async fn read(&mut self, token: Option<FencingToken>) -> FenceResult<i64> {
+        if let Some(token) = token
+            && let Err(stale) =
+                split_stale(fence::redis::admit(&mut self.db, &self.name, token).await)?
+        {
+            return Ok(Err(stale));
         }
-        .boxed()
+        Ok(Ok(cmd("GET").arg(&self.name).query_async(&mut self.db).await?))
     }
 
-    fn write(&mut self, number: i64, token: Option<FencingToken>) -> BoxFuture<'_, Answer<()>> {
-        async move {
-            match token {
-                Some(token) => {
-                    answer(fence::redis::set(&mut self.db, &self.name, token, number).await)
-                }
-                None => {
-                    let mut set = cmd("SET");
-                    Ok(Ok(set.arg(&self.name).arg(number).exec_async(&mut self.db).await?))
-                }
+    async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()> {
+        match token {
+            Some(token) => {
+                split_stale(fence::redis::set(&mut self.db, &self.name, token, number).await)
+            }
+            None => {
+                let mut set = cmd("SET");
+                Ok(Ok(set.arg(&self.name).arg(number).exec_async(&mut self.db).await?))
             }
         }
-        .boxed()
     }
 
-    fn spoil(&mut self, fence: Option<&str>) -> BoxFuture<'_, Result<()>> {
+    async fn spoil(&mut self, fence: Option<&str>) -> Result<()> {
         let key = fence::redis::key(&self.name);
         let command = match fence {
             None => cmd("DEL").arg(key).to_owned(),
             Some(text) => cmd("SET").arg(key).arg(text).to_owned(),
         };
-        async move { Ok(command.exec_async(&mut self.db).await?) }.boxed()
+        Ok(command.exec_async(&mut self.db).await?)
     }
 }

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use rusqlite::{Connection, TransactionBehavior};
 use tenure::FencingToken;
 use tenure::fence;
 
-use super::{Answer, Register, answer};
+use super::{FenceResult, Register, split_stale};
 
 struct Sqlite {
     db: Connection,
@@ -28,7 +27,7 @@ pub(super) fn open(path: &str, name: &str) -> Result<impl Register + use<>> {
     Ok(Sqlite { db, name: name.to_owned() })
 }
 
-/// Nobody cuts the power here, and a sync per write would take most of the time.
+/// No case cuts the power, and a sync for each write would take most of the time.
 fn connect(path: &str) -> Result<Connection> {
     let db = Connection::open(path)?;
     db.busy_timeout(Duration::from_secs(60))?;
@@ -36,10 +35,12 @@ fn connect(path: &str) -> Result<Connection> {
     Ok(db)
 }
 
-impl Sqlite {
-    fn read(&mut self, token: Option<FencingToken>) -> Answer<i64> {
+#[async_trait]
+impl Register for Sqlite {
+    async fn read(&mut self, token: Option<FencingToken>) -> FenceResult<i64> {
         if let Some(token) = token
-            && let Err(stale) = answer(fence::rusqlite::contact(&mut self.db, &self.name, token))?
+            && let Err(stale) =
+                split_stale(fence::rusqlite::contact(&mut self.db, &self.name, token))?
         {
             return Ok(Err(stale));
         }
@@ -47,10 +48,10 @@ impl Sqlite {
         Ok(Ok(self.db.query_row(sql, [&self.name], |row| row.get(0))?))
     }
 
-    fn write(&mut self, number: i64, token: Option<FencingToken>) -> Answer<()> {
+    async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()> {
         let tx = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if let Some(token) = token
-            && let Err(stale) = answer(fence::rusqlite::admit(&tx, &self.name, token))?
+            && let Err(stale) = split_stale(fence::rusqlite::admit(&tx, &self.name, token))?
         {
             return Ok(Err(stale));
         }
@@ -58,18 +59,8 @@ impl Sqlite {
         tx.commit()?;
         Ok(Ok(()))
     }
-}
 
-impl Register for Sqlite {
-    fn read(&mut self, token: Option<FencingToken>) -> BoxFuture<'_, Answer<i64>> {
-        std::future::ready(Sqlite::read(self, token)).boxed()
-    }
-
-    fn write(&mut self, number: i64, token: Option<FencingToken>) -> BoxFuture<'_, Answer<()>> {
-        std::future::ready(Sqlite::write(self, number, token)).boxed()
-    }
-
-    fn spoil(&mut self, fence: Option<&str>) -> BoxFuture<'_, Result<()>> {
+    async fn spoil(&mut self, fence: Option<&str>) -> Result<()> {
         let name = &self.name;
         let done = match fence {
             None => self.db.execute("DELETE FROM tenure_fence WHERE resource = ?1", [name]),
@@ -78,6 +69,7 @@ impl Register for Sqlite {
                 self.db.execute(sql, (name, text))
             }
         };
-        std::future::ready(done.map(drop).map_err(Into::into)).boxed()
+        done?;
+        Ok(())
     }
 }

@@ -1,22 +1,41 @@
 //! Consul: sessions and keys in the layout of its own `api.Lock`, so that Go services, `consul
 //! lock` and tenure exclude one another.
 //!
-//! `http` and `api` speak to the agents, `names` says what stands where, `session` keeps sessions
-//! alive; `take`, `renew` and `leave` decide, on what `view` sees and `table` remembers; `wait`
-//! wakes who waits. The user's page is `docs/backends/consul.md`.
+//! | file | job |
+//! |---|---|
+//! | `config` | from a URL to `Config` |
+//! | `connection` | connections to the agents: `http`, `api`, `base64` |
+//! | `connection/http` | requests to the agents, with a deadline each, and the change of agent |
+//! | `connection/api` | the requests of Consul's HTTP API: sessions, transactions, reads |
+//! | `connection/base64` | the encoding of values in that API |
+//! | `layout` | the keys of a lock, and the record that holders and waiters write |
+//! | `session` | the sessions of this client, and their renewal |
+//! | `claims` | what this client knows of its own claims |
+//! | `snapshot` | what the stored keys of a lock mean |
+//! | `acquire` | acquires a lock, or says what it is busy with |
+//! | `enqueue` | joins the queue of a lock |
+//! | `renew` | renews sessions, and checks that locks are still held |
+//! | `release` | releases locks and queue entries, and writes tombstones |
+//! | `wait` | `until_free` and `until_lost`, by blocking queries |
+//! | `admin` | list, evict, condition |
+//! | `doctor` | health checks |
+//! | `error` | from failed requests and status codes to `Error` |
+//!
+//! The user's page is `docs/backends/consul.md`.
 
-mod api;
-mod base64;
-mod http;
-mod leave;
-mod names;
-mod people;
+mod acquire;
+mod admin;
+mod claims;
+mod config;
+mod connection;
+mod doctor;
+mod enqueue;
+mod error;
+mod layout;
+mod release;
 mod renew;
 mod session;
-mod settings;
-mod table;
-mod take;
-mod view;
+mod snapshot;
 mod wait;
 
 use std::fmt;
@@ -25,42 +44,47 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Semaphore;
 
-use crate::backend::{Backend, Claim, Grant, Info, Scope};
-use crate::claim::{Attempt, Holding};
+use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Scope};
 use crate::error::Result;
 use crate::finding::Finding;
 use crate::key::Key;
-use crate::options::Options;
+use crate::support::url::Url;
 use crate::token::FencingToken;
-use api::Api;
-use http::Http;
-use session::Sessions;
-use settings::Settings;
-use table::Table;
+use claims::ClientClaims;
+use config::Config;
+use connection::api::Api;
+use connection::http::HttpClient;
+use session::SessionsByTtl;
 
-/// Opens a URL and proves once that a leader answers and knows the token.
-pub(crate) async fn open(options: Options) -> Result<Consul> {
-    let mut settings = Settings::read(options)?;
-    let api = Api { http: Http::new(&settings)?, node: settings.node.take() };
+/// The shortest ttl that Consul allows unless its servers are configured otherwise.
+const DEFAULT_MIN_TTL: Duration = Duration::from_secs(10);
+/// How many locks are watched for their loss. Each watch is a connection, and Consul accepts 200
+/// from one address.
+const WATCHES_MAX: usize = 16;
+
+/// Opens a URL, and checks that there is a leader and that it accepts the token.
+pub(crate) async fn open(url: Url) -> Result<Consul> {
+    let config = Config::from_url(url)?;
+    let http = HttpClient::new(&config)?;
+    let api = Api { http, node: config.node };
     api.read("tenure").await?;
-    let min_ttl = match settings.min_ttl {
+    let min_ttl = match config.min_ttl {
         Some(min) => min,
-        // Without the right to read the agent, Consul's own default holds.
+        // Without the right to read the agent, Consul's own default applies.
         None => {
-            let agent = api.ask("/v1/agent/self").await.ok();
-            agent.as_ref().and_then(people::min_ttl).unwrap_or(DEFAULT_MIN_TTL)
+            let agent = api.get_json("/v1/agent/self").await.ok();
+            agent.as_ref().and_then(doctor::min_ttl).unwrap_or(DEFAULT_MIN_TTL)
         }
     };
-    Ok(Consul {
-        inner: Inner {
-            api,
-            sessions: Sessions::default(),
-            table: Table::default(),
-            lock_delay: settings.lock_delay,
-            min_ttl,
-            watches: Semaphore::new(WATCHES_MAX),
-        },
-    })
+    let context = Context {
+        api,
+        sessions: SessionsByTtl::default(),
+        claims: ClientClaims::default(),
+        lock_delay: config.lock_delay,
+        min_ttl,
+        watches: Semaphore::new(WATCHES_MAX),
+    };
+    Ok(Consul { context })
 }
 
 /// Locks in Consul.
@@ -73,19 +97,19 @@ pub(crate) async fn open(options: Options) -> Result<Consul> {
 /// use tenure::{Config, backends::Consul};
 ///
 /// let consul = Consul::open("consul://127.0.0.1:8500").await?;
-/// let locks = Config::default().ttl(Duration::from_secs(15)).over(consul);
+/// let locks = Config::default().ttl(Duration::from_secs(15)).with_backend(consul);
 /// locks.lock("orders/42").acquire().await?.release().await?;
 /// # Ok(()) }
 /// ```
 pub struct Consul {
-    inner: Inner,
+    context: Context,
 }
 
-/// What the parts of the backend work on.
-struct Inner {
+/// What the operations of the backend work with.
+struct Context {
     api: Api,
-    sessions: Sessions,
-    table: Table,
+    sessions: SessionsByTtl,
+    claims: ClientClaims,
     lock_delay: Duration,
     min_ttl: Duration,
     /// How many more locks may be watched for their loss.
@@ -99,45 +123,45 @@ impl Consul {
     /// # Errors
     ///
     /// `Invalid` for a wrong URL, `Unavailable` if there is no leader, `Denied` if the token is not
-    /// known.
+    /// accepted.
     ///
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future closes what was opened.
     pub async fn open(url: &str) -> Result<Consul> {
-        open(Options::parse(url)?).await
+        open(Url::parse(url)?).await
     }
 
-    /// What to put into a Consul transaction of your own, so that it takes effect only if this
-    /// grant is still held at that very moment: the strongest fence there is. `None` if it is not
-    /// held now.
+    /// The checks to put into a Consul transaction of your own, so that it takes effect only if
+    /// this grant is still held at that very moment: the strongest fence there is. `None` if the
+    /// grant is not held now.
     ///
     /// For a guard of a client over this handle (in an `Arc`) the key is
     /// [`Guard::key`](crate::Guard::key), whatever prefix the client puts before it. For a grant of
-    /// another process it is the whole key, with the prefix.
+    /// another process it is the full key, with the prefix.
     ///
     /// # Errors
     ///
-    /// `Unavailable` and the like.
+    /// `Unavailable` if there is no response, `Denied` if the token has no right to read.
     ///
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future has no effect.
     pub async fn condition(&self, key: &Key, token: FencingToken) -> Result<Option<Condition>> {
-        self.inner.condition(key, token).await
+        admin::condition(&self.context.api, &self.context.claims, key, token).await
     }
 
-    /// How many requests were sent through this handle: what a lock costs the servers.
+    /// How many requests were sent through this handle, to measure what a lock costs the servers.
     pub fn requests(&self) -> u64 {
-        self.inner.api.http.sent()
+        self.context.api.http.sent()
     }
 }
 
 /// What is true in Consul as long as a grant is held: this session holds this key since that index.
 ///
-/// It takes both verbs, `check-session` with `key` and `session`, and `check-index` with `key` and
-/// `index`: the locks of one client share a session, so that the session alone would also let in
-/// the same client's grant of before.
+/// Check both, by the verbs `check-session` (with `key` and `session`) and `check-index` (with
+/// `key` and `index`): the locks of one client share a session, so that the session alone would
+/// also admit an earlier grant of the same client.
 ///
 /// # Examples
 ///
@@ -154,66 +178,61 @@ impl Consul {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Condition {
-    /// The key in Consul.
+    /// The name of the key in Consul.
     pub key: String,
-    /// The session that holds it.
+    /// The session that holds the key.
     pub session: String,
-    /// The index at which it took it: the number of the grant's token.
+    /// The index of the write that acquired the lock: the number of the grant's token.
     pub index: u64,
 }
 
 impl fmt::Debug for Consul {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "consul://{:?}", self.inner.api.http)
+        write!(f, "consul://{:?}", self.context.api.http)
     }
 }
 
 #[async_trait]
 impl Backend for Consul {
     fn info(&self) -> Info {
-        Info { min_ttl: self.inner.min_ttl, freed_after: 2, ..Info::new("consul") }
+        Info { min_ttl: self.context.min_ttl, max_expiry_ttls: 2, ..Info::new("consul") }
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        self.inner.take(claim).await
+        acquire::try_acquire(&self.context, claim).await
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
-        self.inner.renew(claims).await
+        renew::renew(&self.context, claims).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<bool> {
-        self.inner.leave(claim.owner, claim.doubtful).await
+        release::release(&self.context, claim.owner, claim.unconfirmed).await
     }
 
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
-        self.inner.until_free(claim).await;
+        wait::until_free(&self.context, claim).await;
         None
     }
 
     async fn until_lost(&self, claim: &Claim) {
-        self.inner.until_lost(claim).await;
+        wait::until_lost(&self.context, claim).await;
     }
 
     async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
-        self.inner.list(scope).await
+        admin::list(&self.context.api, scope).await
     }
 
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
-        self.inner.evict(key, token).await
+        admin::evict(&self.context.api, key, token).await
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.inner.examine().await
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        doctor::doctor(&self.context).await
     }
 }
 
-/// What Consul allows unless its servers say otherwise.
-const DEFAULT_MIN_TTL: Duration = Duration::from_secs(10);
-/// Each watch is a connection, and Consul allows 200 from one address.
-const WATCHES_MAX: usize = 16;
-
-/// The examples of the user's page run with the tests.
+/// Runs the examples of the user's page as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../../../docs/backends/consul.md")]
-struct Page;
+struct ConsulPage;

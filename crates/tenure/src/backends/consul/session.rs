@@ -1,31 +1,34 @@
-//! Sessions: what a lock hangs on. One for each ttl that a client asks for, renewed for all its
-//! locks together.
+//! Sessions: the server-side leases that keys hang on. A client has one session for each ttl that
+//! its claims have, and one request renews it for all of them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::api::Api;
-use crate::claim::Claim;
-use crate::clock::{Clock, Moment};
+use super::connection::api::Api;
+use crate::backend::Claim;
 use crate::error::Result;
+use crate::support::clock::{Clock, Moment};
+use crate::support::sync::Mutex;
 
-/// One session of ours.
+/// A session of this client.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: String,
     pub(super) ttl: Duration,
     state: Mutex<State>,
-    /// Held by whoever renews, so that many who need it do it once.
+    /// Held by the task that renews, so that concurrent callers send one request between them.
     renewing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Before the request was sent that made or renewed it.
+    /// When the last request was sent that created or renewed the session.
     renewed: Moment,
+    /// Whether the server said that the session does not exist any more.
     gone: bool,
-    /// Takes no new claims: it carries the mark of a withdrawn one, and ends with its last claim.
+    /// Whether new claims are refused: the session holds the tombstone of a cancelled claim, and is
+    /// ended with its last claim.
     retired: bool,
     claims: usize,
 }
@@ -36,86 +39,91 @@ impl Session {
         Session { id, ttl, state: Mutex::new(state), renewing: tokio::sync::Mutex::default() }
     }
 
-    /// How much of the lease is certain for somebody who counts from that moment. Consul ends a
+    /// How much of the lease is left for a claim that counts from this moment. Consul ends a
     /// session no sooner than its ttl after the last renewal.
     pub(super) fn lease_from(&self, moment: Moment) -> Duration {
-        (self.state().renewed + self.ttl).since(moment).min(self.ttl)
+        (self.state.lock().renewed + self.ttl).since(moment).min(self.ttl)
     }
 
-    /// Renews it if that is longer ago than `age`. `false` if it is gone.
+    /// Renews the session if the last renewal is older than `age`. `false` if it is gone.
     pub(super) async fn refresh(&self, api: &Api, age: Duration) -> Result<bool> {
         if !self.is_older(age) {
             return Ok(!self.is_gone());
         }
         let _turn = self.renewing.lock().await;
+        // Another task may have renewed it in the meantime.
         if !self.is_older(age) {
             return Ok(!self.is_gone());
         }
         let sent = Clock::Boot.now();
         let alive = api.renew_session(&self.id).await?;
-        let mut state = self.state();
-        match alive {
-            true => state.renewed = state.renewed.max(sent),
-            false => state.gone = true,
+        let mut state = self.state.lock();
+        if alive {
+            state.renewed = state.renewed.max(sent);
+        } else {
+            state.gone = true;
         }
         Ok(!state.gone)
     }
 
+    /// Renews the session if more than a third of its lease has passed, which is soon enough for a
+    /// claim that starts or goes on waiting on it. `false` if it is gone.
+    pub(super) async fn refresh_if_stale(&self, api: &Api) -> Result<bool> {
+        self.refresh(api, self.ttl / 3).await
+    }
+
     pub(super) fn is_gone(&self) -> bool {
-        self.state().gone
+        self.state.lock().gone
     }
 
-    /// The server said so.
-    pub(super) fn lose(&self) {
-        self.state().gone = true;
+    /// The server said that the session does not exist any more.
+    pub(super) fn set_gone(&self) {
+        self.state.lock().gone = true;
     }
 
+    /// Refuses new claims from now on.
     pub(super) fn retire(&self) {
-        self.state().retired = true;
+        self.state.lock().retired = true;
     }
 
-    /// Whether nobody has renewed it for so long that the server has ended it, or will.
+    /// Whether it was not renewed for so long that the server has ended it, or will.
     pub(super) fn is_idle(&self, now: Moment) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.gone || now.since(state.renewed) > self.ttl * 2
     }
 
-    /// Whether a new claim may hang on it.
+    /// Whether it accepts new claims.
     pub(super) fn is_open(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         !state.gone && !state.retired
     }
 
-    pub(super) fn join(&self) {
-        self.state().claims += 1;
+    pub(super) fn add_claim(&self) {
+        self.state.lock().claims += 1;
     }
 
-    /// Whether it has to be ended, because that was the last claim of a retired session.
-    pub(super) fn part(&self) -> bool {
-        let mut state = self.state();
+    /// Whether the session has to be ended, because that was the last claim of a retired one.
+    pub(super) fn remove_claim(&self) -> bool {
+        let mut state = self.state.lock();
         state.claims = state.claims.saturating_sub(1);
         state.retired && state.claims == 0 && !state.gone
     }
 
     fn is_older(&self, age: Duration) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         !state.gone && Clock::Boot.now().since(state.renewed) > age
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The sessions that new claims go to, by ttl: a session's ttl is fixed when it is made.
+/// The sessions that accept new claims, by ttl: the ttl of a session is fixed when it is created.
 #[derive(Debug, Default)]
-pub(super) struct Sessions {
+pub(super) struct SessionsByTtl {
     open: tokio::sync::Mutex<HashMap<Duration, Arc<Session>>>,
 }
 
-impl Sessions {
-    /// A session with this claim's ttl whose lease is fresh.
-    pub(super) async fn find(
+impl SessionsByTtl {
+    /// Finds or creates a session with the ttl of this claim, and with a fresh lease.
+    pub(super) async fn find_or_create(
         &self,
         api: &Api,
         claim: &Claim,
@@ -123,16 +131,16 @@ impl Sessions {
     ) -> Result<Arc<Session>> {
         let mut open = self.open.lock().await;
         open.retain(|_, session| session.is_open());
-        // Consul counts milliseconds: no claim gets less than it wants.
+        // Consul counts milliseconds: round up, so that no claim gets less than it wants.
         let millis = claim.ttl.as_nanos().div_ceil(1_000_000);
         let ttl = Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX));
         if let Some(session) = open.get(&ttl)
-            && session.refresh(api, ttl / 3).await?
+            && session.refresh_if_stale(api).await?
         {
             return Ok(session.clone());
         }
-        let note = &claim.note;
-        let name = format!("tenure {} on {} (pid {})", note.name(), note.host(), note.pid());
+        let info = &claim.holder_info;
+        let name = format!("tenure {} on {} (pid {})", info.name(), info.host(), info.pid());
         let sent = Clock::Boot.now();
         let id = api.create_session(&name, ttl, lock_delay).await?;
         let session = Arc::new(Session::new(id, ttl, sent));

@@ -1,147 +1,193 @@
-//! The hints: reads that Consul answers when something changes.
+//! Waiting: blocking queries, which Consul responds to when a key changes.
+//!
+//! A waiter has a queue entry and watches one key: the entry just before its own, or the lock if
+//! there is none. So a release wakes one waiter, however long the queue is, and so does a waiter
+//! that is cancelled or crashes. Of the waiters of one client for one key, only the first watches:
+//! each blocking query is a connection, and Consul accepts 200 from one address.
+//!
+//! One handoff, with waiters A and B of different clients: the holder deletes `NAME/.lock`; A's
+//! query ends with "no such key"; A sets its predecessor to `Turn` and returns; the engine calls
+//! `try_acquire`, which acquires the lock and deletes A's entry in one transaction; B's query on
+//! that entry ends; B reads the lock, finds A as its holder, and watches the lock from the index of
+//! that read on.
+//!
+//! No wake-up is lost: a blocking query carries the index of the state that was seen last, and
+//! Consul responds at once if the key has changed since. An index of 0 reads without waiting. These
+//! functions are hints: they may return early or late, and decide nothing. A query ends after a
+//! quarter of the ttl anyway; the engine then calls `try_acquire`, which keeps the session alive.
 
 use std::time::Duration;
 
-use uuid::Uuid;
-
-use super::Inner;
-use super::names::{Card, Names};
-use super::table::Front;
-use super::view::{self, State, View};
+use super::Context;
+use super::claims::PredecessorKey;
+use super::layout::{LockKeys, LockRecord};
+use super::snapshot::{self, KeySnapshot, LockState};
 use crate::backend::{Claim, Owner};
 use crate::error::Result;
+use crate::support::backoff;
 
-impl Inner {
-    /// Returns when it is worth asking again.
-    pub(super) async fn until_free(&self, claim: &Claim) {
-        let watched = match self.table.get(claim.owner).and_then(|record| record.place) {
-            None => self.watch_lock(claim).await,
-            Some(place) if place.delayed => {
-                tokio::time::sleep(jitter(DELAYED)).await;
-                self.table.change_place(claim.owner, |place| place.delayed = false);
-                return;
-            }
-            Some(_) => {
-                // Of the waiters of one client only the first needs to watch.
-                self.table.until_first(claim.owner).await;
-                self.watch_queue(claim).await
-            }
-        };
-        if watched.is_err() {
-            tokio::time::sleep(jitter(AFTER_ERROR)).await;
-        }
-    }
-
-    /// Returns when the claim may be gone. A limited number of locks is watched; the others learn
-    /// it from their next renewal.
-    pub(super) async fn until_lost(&self, claim: &Claim) {
-        // Most locks are held for a moment only.
-        tokio::time::sleep(WATCH_AFTER.max(claim.ttl / 30)).await;
-        let Some(record) = self.table.get(claim.owner) else { return };
-        let Some(token) = record.token else { return };
-        let Ok(_watch) = self.watches.try_acquire() else {
-            return std::future::pending().await;
-        };
-        let (lock, mut index) = (Names::new(&claim.key).lock(), token.get());
-        loop {
-            match self.api.watch(&lock, index, WAIT_MAX).await {
-                Ok(seen) => {
-                    index = seen.index;
-                    let held = seen.entry.filter(|lock| self.is_ours(lock, claim.owner, &record));
-                    if held.is_none() {
-                        return;
-                    }
-                }
-                Err(_unanswered) => tokio::time::sleep(jitter(AFTER_ERROR)).await,
-            }
-        }
-    }
-
-    /// Without a place in the queue: until the lock is free.
-    async fn watch_lock(&self, claim: &Claim) -> Result<()> {
-        let lock = Names::new(&claim.key).lock();
-        let mut index = 0;
-        loop {
-            let seen = self.api.watch(&lock, index, wait(claim)).await?;
-            if let State::Free(_) = view::state(&claim.key, seen.entry.as_ref())? {
-                return Ok(());
-            }
-            index = seen.index;
-        }
-    }
-
-    /// Watches the one before us, or the lock if there is nobody. Returns when it is our turn, or
-    /// when it is time to be heard of again.
-    async fn watch_queue(&self, claim: &Claim) -> Result<()> {
-        let (names, owner) = (Names::new(&claim.key), claim.owner);
-        loop {
-            let Some(place) = self.table.get(owner).and_then(|record| record.place) else {
-                return Ok(());
-            };
-            let (front, watched) = match place.front {
-                Front::Turn => return Ok(()),
-                Front::Unknown => (self.look_around(claim, &names, place.created).await?, false),
-                Front::Head { index } => (self.watch_head(claim, &names, index).await?, true),
-                Front::Behind { place, owner, index } => {
-                    let seen = self.api.watch(&place, index, wait(claim)).await?;
-                    match seen.entry {
-                        Some(_) => (Front::Behind { place, owner, index: seen.index }, true),
-                        None => (self.next_front(claim, &names, owner).await?, false),
-                    }
-                }
-            };
-            let turn = matches!(front, Front::Turn);
-            self.table.change_place(owner, |place| place.front = front);
-            if turn || watched {
-                return Ok(());
-            }
-        }
-    }
-
-    /// The one before us is gone. If it holds the lock now, we are next.
-    async fn next_front(&self, claim: &Claim, names: &Names, before: Owner) -> Result<Front> {
-        let seen = self.api.watch(&names.lock(), 0, wait(claim)).await?;
-        let holder = seen.entry.and_then(|lock| Card::decode(&lock.value));
-        match holder {
-            Some(card) if card.owner == before => Ok(Front::Head { index: seen.index }),
-            _ => Ok(Front::Unknown),
-        }
-    }
-
-    async fn watch_head(&self, claim: &Claim, names: &Names, index: u64) -> Result<Front> {
-        let seen = self.api.watch(&names.lock(), index, wait(claim)).await?;
-        match view::state(&claim.key, seen.entry.as_ref())? {
-            State::Free(_) => Ok(Front::Turn),
-            State::Held(_) => Ok(Front::Head { index: seen.index }),
-        }
-    }
-
-    async fn look_around(&self, claim: &Claim, names: &Names, created: u64) -> Result<Front> {
-        let view = View::new(&claim.key, self.api.read_tree(names.tree()).await?);
-        self.table.change_place(claim.owner, |place| place.ahead = Some(view.ahead(created)));
-        let front = view.front(created);
-        match (&front, view::state(&claim.key, view.lock.as_ref())?) {
-            (Front::Head { .. }, State::Free(_)) => Ok(Front::Turn),
-            _ => Ok(front),
-        }
-    }
-}
-
-/// How long a read waits: short enough to end by itself before the core asks again, which keeps the
-/// connection.
-fn wait(claim: &Claim) -> Duration {
-    jitter(claim.ttl / 4).min(WAIT_MAX)
-}
-
-/// Up to an eighth less, so that clients that began together do not stay together.
-fn jitter(span: Duration) -> Duration {
-    span - span / 8 * u32::from(Uuid::new_v4().as_bytes()[0]) / 256
-}
-
-/// How soon to look again at a lock that Consul keeps for its lock-delay, which it does not tell.
-pub(super) const DELAYED: Duration = Duration::from_secs(1);
-const AFTER_ERROR: Duration = Duration::from_millis(250);
-/// How long a lock is held before its loss is watched for.
+/// How soon a lock is tried again that Consul keeps locked for a lock-delay, the end of which it
+/// does not tell.
+pub(super) const LOCK_DELAY_POLL: Duration = Duration::from_secs(1);
+/// The pause after a query that failed.
+const ERROR_PAUSE: Duration = Duration::from_millis(250);
+/// How long a lock is held before its loss is watched for. Most are held for a moment only.
 const WATCH_AFTER: Duration = Duration::from_millis(250);
-/// The longest that a read waits; Consul allows ten minutes.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+/// The longest that a query waits; Consul accepts up to ten minutes.
+const QUERY_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Returns when it is worth trying to acquire again.
+pub(super) async fn until_free(context: &Context, claim: &Claim) {
+    let record = context.claims.get(claim.owner);
+    let watched = match record.and_then(|record| record.queue_entry) {
+        None => watch_lock(context, claim).await,
+        Some(entry) if entry.delayed => {
+            tokio::time::sleep(jittered(LOCK_DELAY_POLL)).await;
+            context.claims.update_queue_entry(claim.owner, |entry| entry.delayed = false);
+            return;
+        }
+        Some(_) => {
+            // The waiter before this one in the local queue wakes it when it leaves the queue.
+            context.claims.until_first(claim.owner).await;
+            watch_queue(context, claim).await
+        }
+    };
+    if watched.is_err() {
+        tokio::time::sleep(jittered(ERROR_PAUSE)).await;
+    }
+}
+
+/// Returns when the claim may be lost. A limited number of locks is watched; for the others the
+/// next renewal finds the loss.
+pub(super) async fn until_lost(context: &Context, claim: &Claim) {
+    tokio::time::sleep(WATCH_AFTER.max(claim.ttl / 30)).await;
+    let Some(record) = context.claims.get(claim.owner) else { return };
+    let Some(token) = record.token else { return };
+    // Without a free watch this claim waits for its renewal, or for being dropped.
+    let Ok(_watch) = context.watches.try_acquire() else {
+        return std::future::pending().await;
+    };
+    let lock = LockKeys::new(&claim.key).lock();
+    // From the index of the grant on, so that a change before this query counts.
+    let mut index = token.get();
+    loop {
+        match context.api.watch(&lock, index, QUERY_WAIT_MAX).await {
+            Ok(seen) => {
+                index = seen.index;
+                let held = seen.entry.is_some_and(|lock| {
+                    let claims = &context.claims;
+                    snapshot::is_held_or_overwritten(claims, &lock, claim.owner, &record)
+                });
+                if !held {
+                    return;
+                }
+            }
+            Err(_no_response) => tokio::time::sleep(jittered(ERROR_PAUSE)).await,
+        }
+    }
+}
+
+/// Without a queue entry: returns when the lock is free.
+async fn watch_lock(context: &Context, claim: &Claim) -> Result<()> {
+    let lock = LockKeys::new(&claim.key).lock();
+    let mut index = 0;
+    loop {
+        let seen = context.api.watch(&lock, index, query_wait(claim)).await?;
+        if let LockState::Free(_) = snapshot::lock_state(&claim.key, seen.entry.as_ref())? {
+            return Ok(());
+        }
+        index = seen.index;
+    }
+}
+
+/// With a queue entry: watches the predecessor. Returns when it is this claim's turn, or when one
+/// query has ended, so that the engine refreshes the queue entry.
+async fn watch_queue(context: &Context, claim: &Claim) -> Result<()> {
+    let keys = LockKeys::new(&claim.key);
+    let owner = claim.owner;
+    loop {
+        let record = context.claims.get(owner);
+        let Some(entry) = record.and_then(|record| record.queue_entry) else { return Ok(()) };
+        let (predecessor, watched) = match entry.predecessor {
+            PredecessorKey::Turn => return Ok(()),
+            PredecessorKey::Unknown => {
+                (find_predecessor(context, claim, &keys, entry.created).await?, false)
+            }
+            PredecessorKey::Holder { index } => {
+                (watch_holder(context, claim, &keys, index).await?, true)
+            }
+            PredecessorKey::Waiter { key, owner, index } => {
+                let seen = context.api.watch(&key, index, query_wait(claim)).await?;
+                match seen.entry {
+                    Some(_) => (PredecessorKey::Waiter { key, owner, index: seen.index }, true),
+                    None => (after_waiter(context, claim, &keys, owner).await?, false),
+                }
+            }
+        };
+        // Kept in the table: the next call continues from this index.
+        let turn = matches!(predecessor, PredecessorKey::Turn);
+        context.claims.update_queue_entry(owner, |entry| entry.predecessor = predecessor);
+        if turn || watched {
+            return Ok(());
+        }
+    }
+}
+
+/// The queue entry before this one is gone. If its waiter holds the lock now, this claim is next.
+async fn after_waiter(
+    context: &Context,
+    claim: &Claim,
+    keys: &LockKeys,
+    before: Owner,
+) -> Result<PredecessorKey> {
+    // Index 0 reads at once, and returns the index to watch from.
+    let seen = context.api.watch(&keys.lock(), 0, query_wait(claim)).await?;
+    let holder = seen.entry.and_then(|lock| LockRecord::decode(&lock.value));
+    match holder {
+        Some(holder) if holder.owner == before => Ok(PredecessorKey::Holder { index: seen.index }),
+        // It was cancelled or crashed: there may be others before this one.
+        _ => Ok(PredecessorKey::Unknown),
+    }
+}
+
+async fn watch_holder(
+    context: &Context,
+    claim: &Claim,
+    keys: &LockKeys,
+    index: u64,
+) -> Result<PredecessorKey> {
+    let seen = context.api.watch(&keys.lock(), index, query_wait(claim)).await?;
+    match snapshot::lock_state(&claim.key, seen.entry.as_ref())? {
+        LockState::Free(_) => Ok(PredecessorKey::Turn),
+        LockState::Held(_) => Ok(PredecessorKey::Holder { index: seen.index }),
+    }
+}
+
+/// Reads the queue. `created` is the index of this claim's entry.
+async fn find_predecessor(
+    context: &Context,
+    claim: &Claim,
+    keys: &LockKeys,
+    created: u64,
+) -> Result<PredecessorKey> {
+    let snapshot = KeySnapshot::new(&claim.key, context.api.read_tree(keys.tree()).await?);
+    let ahead = Some(snapshot.ahead(created));
+    context.claims.update_queue_entry(claim.owner, |entry| entry.ahead = ahead);
+    let predecessor = snapshot.predecessor(created);
+    match (&predecessor, snapshot::lock_state(&claim.key, snapshot.lock.as_ref())?) {
+        // The lock is free already: no change would end a query on it.
+        (PredecessorKey::Holder { .. }, LockState::Free(_)) => Ok(PredecessorKey::Turn),
+        _ => Ok(predecessor),
+    }
+}
+
+/// How long a query waits: short enough to end before the engine calls again, so that its
+/// connection can be used again.
+fn query_wait(claim: &Claim) -> Duration {
+    jittered(claim.ttl / 4).min(QUERY_WAIT_MAX)
+}
+
+/// Up to an eighth less, so that clients that started together do not stay in step.
+fn jittered(span: Duration) -> Duration {
+    backoff::jitter(span - span / 8, span)
+}

@@ -1,25 +1,38 @@
 //! MySQL and MariaDB, in three modes: leases in a table, named locks of a connection, row locks of
-//! a transaction.
+//! a transaction. The user's page is `docs/backends/mysql.md`.
 //!
-//! `options` reads the URL, `link` keeps one connection, `schema` makes the tables; `book` has the
-//! statements, made of `literals`, and `lease` the verbs on them; `session` and `row` add the
-//! server's own locks; `wait` and `bell` wake who waits, `sweep` removes what is old, `examine`
-//! looks at the server. The user's page is `docs/backends/mysql.md`.
+//! | file | what it does |
+//! |---|---|
+//! | `config` | URL to `Config` |
+//! | `connection` | one connection, owned by one task that executes requests in order |
+//! | `layout/` | what is stored at the server: schema, statements, rows, literals |
+//! | `acquire` | acquire the turn, then the server's own lock |
+//! | `renew`, `release` | by mode |
+//! | `lease/` | the tables: acquire, renew, release; the lock itself in `mode=lease` |
+//! | `session/` | named locks: acquire, renew, release |
+//! | `row/` | row locks: acquire, renew, release |
+//! | `wait` | `until_free`, `until_lost`, and the poll task behind them |
+//! | `wake_connection` | how one client wakes another: `KILL QUERY` |
+//! | `admin` | `list`, `evict` |
+//! | `doctor` | checks of the server |
+//! | `sweep` | removes old rows |
+//! | `error` | errors of the client library and the server |
 
-mod bell;
-mod book;
-mod examine;
-mod fault;
+mod acquire;
+mod admin;
+mod config;
+mod connection;
+mod doctor;
+mod error;
+mod layout;
 mod lease;
-mod link;
-mod literals;
-mod options;
+mod release;
+mod renew;
 mod row;
-mod schema;
 mod session;
-mod state;
 mod sweep;
 mod wait;
+mod wake_connection;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,48 +41,58 @@ use std::time::Duration;
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use crate::backend::{Backend, Claim, Grant, Info, Scope, Wakeup};
-use crate::claim::{Attempt, Busy, Holding};
+use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Scope, Wakeup};
 use crate::error::Result;
 use crate::finding::Finding;
 use crate::hosted::Hosted;
 use crate::key::Key;
-use crate::options::Options;
+use crate::support::url::Url;
 use crate::token::FencingToken;
-use book::Book;
-use lease::{Lease, Ring};
-use link::{Link, Recipe};
-use options::{Kind, Settings};
-use row::Rows;
-use session::Session;
-use wait::{End, Waits, Ways};
+use config::{Config, LockMode};
+use connection::{ConnectOptions, Connection};
+use layout::schema;
+use layout::statements::Statements;
+use lease::LockTables;
+use row::RowLocks;
+use session::NamedLocks;
+use wait::Waiters;
 
-pub use schema::SCHEMA;
+pub use layout::schema::SCHEMA;
+
+/// An acquire takes a millisecond; a busy server may need some tens of them.
+const MIN_LEASE_TTL: Duration = Duration::from_millis(50);
+/// The server counts in whole seconds for how long a connection is silent.
+const MIN_CONNECTION_TTL: Duration = Duration::from_secs(2);
 
 /// Opens `mysql://user:password@host:port/database`.
-pub(crate) async fn open(options: Options) -> Result<Mysql> {
-    let settings = Settings::take(options)?;
+pub(crate) async fn open(url: Url) -> Result<Mysql> {
+    let config = Config::parse(url)?;
+    let mode = config.mode;
     let runtime = tokio::runtime::Handle::current();
-    let own = settings.kind != Kind::Lease;
-    let recipe = Recipe { opts: settings.opts.clone(), own, home: "", era: Arc::default() };
-    let count = if own { 1 } else { settings.connections };
-    let main = Link::start(recipe.clone(), &runtime);
-    let links = (0..count).map(|_| Link::start(recipe.clone(), &runtime)).collect();
-    let bell = Uuid::new_v4().simple().to_string();
-    let lease = Arc::new(Lease::new(Book::new(settings.kind), main, links, bell));
-    schema::prepare(lease.main(), settings.kind).await?;
-    if let Some(every) = settings.sweep {
-        runtime.spawn(sweep::run(Arc::downgrade(&lease), settings.kind, every));
+    let holds_locks = mode != LockMode::Lease;
+    let demotions = Arc::default();
+    let options = ConnectOptions { opts: config.opts, holds_locks, id_prefix: "", demotions };
+    let main = Connection::start(options.clone(), &runtime);
+    let count = if holds_locks { 1 } else { config.connections };
+    let by_key = (0..count).map(|_| Connection::start(options.clone(), &runtime)).collect();
+    let wake_id = Uuid::new_v4().simple().to_string();
+    let tables = Arc::new(LockTables::new(Statements::new(mode), main, by_key, wake_id));
+    schema::prepare(tables.main(), mode).await?;
+    if let Some(every) = config.sweep {
+        runtime.spawn(sweep::run(Arc::downgrade(&tables), every));
     }
-    let native = match settings.kind {
-        Kind::Lease => Native::None,
-        Kind::Session => Native::Session(Session::default()),
-        Kind::Row => Native::Row(Rows::new(&recipe, runtime.clone(), settings.connections)),
+    let server_locks = match mode {
+        LockMode::Lease => ServerLocks::None,
+        LockMode::Session => ServerLocks::Named(NamedLocks::default()),
+        LockMode::Row => {
+            ServerLocks::Row(RowLocks::new(&options, runtime.clone(), config.connections))
+        }
     };
-    let bell = settings.bell.then_some(recipe);
-    let ways = Ways { lease, bell, runtime };
-    let (kind, shown) = (settings.kind, settings.shown);
-    Ok(Mysql { opened: Arc::new(Opened { ways, native, waits: Waits::new(), kind, shown }) })
+    let wake_options = config.wake_connection.then_some(options);
+    let wakeup = if config.wake_connection { Wakeup::Push } else { Wakeup::Poll };
+    let waiters = Arc::new(Waiters::new(tables.clone(), wake_options, runtime));
+    let context = Context { tables, server_locks, waiters, mode, wakeup, shown: config.shown };
+    Ok(Mysql { context: Arc::new(context) })
 }
 
 /// Locks in MySQL or MariaDB. Clones share their connections.
@@ -92,49 +115,28 @@ pub(crate) async fn open(options: Options) -> Result<Mysql> {
 /// ```
 #[derive(Clone)]
 pub struct Mysql {
-    opened: Arc<Opened>,
+    context: Arc<Context>,
 }
 
-struct Opened {
-    ways: Ways,
-    native: Native,
-    waits: Arc<Waits>,
-    kind: Kind,
+/// What the methods of one client share.
+struct Context {
+    tables: Arc<LockTables>,
+    server_locks: ServerLocks,
+    waiters: Arc<Waiters>,
+    mode: LockMode,
+    wakeup: Wakeup,
+    /// Host, port and database, for `Debug` output.
     shown: String,
 }
 
-/// Whose turn it is.
-enum Turn {
-    /// That of the claim; the server's own lock is still to be taken.
-    Here(FencingToken),
-    /// Somebody else's.
-    Others(Busy),
-}
-
-/// What became of going for the server's own lock.
-enum Taken {
-    /// The claim has it.
-    Granted(FencingToken),
-    /// The claim has had the turn for so long, and another has not let go of the lock yet: a holder
-    /// that was evicted, or a foreign client.
-    Blocked(Duration),
-    /// The turn was over before.
-    NotOurTurn,
-}
-
-impl Taken {
-    /// Another claim of this client has it, and will learn soon that its turn is over.
-    fn by_sibling() -> Taken {
-        Taken::Blocked(SIBLING)
-    }
-}
-
-/// What holds the lock beside the tables.
-#[derive(Debug)]
-enum Native {
+/// The server's own locks, which hold a lock beside its record in the tables.
+enum ServerLocks {
+    /// `mode=lease`: the record is the lock.
     None,
-    Session(Session),
-    Row(Rows),
+    /// `mode=session`.
+    Named(NamedLocks),
+    /// `mode=row`.
+    Row(RowLocks),
 }
 
 impl Mysql {
@@ -142,62 +144,29 @@ impl Mysql {
     ///
     /// # Errors
     ///
-    /// `Invalid` if the URL is wrong, `Denied` if the login or a right is missing, `Unsupported` if
-    /// a proxy shares connections in a mode that needs its own, `Unavailable` without an answer.
+    /// `Invalid` if the URL is wrong, `Denied` if the login or a privilege is missing,
+    /// `Unsupported` if a proxy shares connections in a mode that needs its own, `Unavailable`
+    /// without a response.
     ///
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future closes what was opened.
     pub async fn open(url: &str) -> Result<Hosted<Mysql>> {
-        let options = Options::parse(url)?;
-        Hosted::open(async move { open(options).await.map(Arc::new) }).await
-    }
-
-    fn lease(&self) -> &Lease {
-        &self.opened.ways.lease
-    }
-
-    fn wake(&self, ring: &Ring) {
-        if self.lease().wake(ring) {
-            self.opened.waits.ring();
-        }
-    }
-
-    /// Finds out whether it is a claim's turn: by the short way if the key may be free.
-    async fn take_turn(&self, claim: &Claim) -> Result<Turn> {
-        if self.lease().may_be_free(claim)
-            && let Some(token) = self.lease().take_free(claim).await?
-        {
-            return Ok(Turn::Here(token));
-        }
-        let (attempt, ring) = self.lease().take(claim).await?;
-        self.wake(&ring);
-        Ok(match attempt {
-            Attempt::Granted(token) => Turn::Here(token),
-            Attempt::Busy(busy) => Turn::Others(busy),
-        })
-    }
-
-    /// Takes the server's own lock for a claim whose turn it is.
-    async fn take_native(&self, claim: &Claim, token: FencingToken) -> Result<Taken> {
-        match &self.opened.native {
-            Native::None => Ok(Taken::Granted(token)),
-            Native::Session(session) => session.take(self.lease(), claim).await,
-            Native::Row(rows) => rows.take(self.lease(), claim, token).await,
-        }
+        let url = Url::parse(url)?;
+        Hosted::open(async move { open(url).await.map(Arc::new) }).await
     }
 }
 
-/// Ends the waiting task, and with it the bell.
-impl Drop for Opened {
+/// Ends the poll task, and with it the wake connection.
+impl Drop for Context {
     fn drop(&mut self) {
-        self.waits.close();
+        self.waiters.close();
     }
 }
 
 impl fmt::Debug for Mysql {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "mysql://{} ({:?})", self.opened.shown, self.opened.kind)
+        write!(f, "mysql://{} ({:?})", self.context.shown, self.context.mode)
     }
 }
 
@@ -205,119 +174,43 @@ impl fmt::Debug for Mysql {
 impl Backend for Mysql {
     fn info(&self) -> Info {
         let mut info = Info::new("mysql");
-        info.min_ttl = match self.opened.kind {
-            Kind::Lease => MIN_TTL,
-            // The server counts in whole seconds for how long a connection is silent.
-            Kind::Session | Kind::Row => Duration::from_secs(2),
+        info.min_ttl = match self.context.mode {
+            LockMode::Lease => MIN_LEASE_TTL,
+            LockMode::Session | LockMode::Row => MIN_CONNECTION_TTL,
         };
-        if self.opened.ways.bell.is_none() {
-            info.wakeup = Wakeup::Poll;
-        }
+        info.wakeup = self.context.wakeup;
         info
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        let taken = match self.take_turn(claim).await? {
-            Turn::Here(token) => self.take_native(claim, token).await?,
-            Turn::Others(busy) => return Ok(Attempt::Busy(busy)),
-        };
-        Ok(match taken {
-            Taken::Granted(token) => Attempt::Granted(Grant::new(token, claim.ttl)),
-            // The turn stays ours while we ask; `until_free` goes for the lock again.
-            Taken::Blocked(_) => Attempt::Busy(Busy::new(claim.key.clone())),
-            Taken::NotOurTurn => {
-                let mut busy = Busy::new(claim.key.clone());
-                busy.retry_after = Some(NATIVE_FIRST);
-                Attempt::Busy(busy)
-            }
-        })
+        acquire::try_acquire(&self.context, claim).await
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
-        match &self.opened.native {
-            Native::Session(session) => session.renew(self.lease(), claims).await,
-            Native::Row(rows) => rows.renew(self.lease(), claims).await,
-            Native::None => match self.lease().renew(claims).await {
-                Ok(renewal) => claims.iter().map(|claim| renewal.lease(claim)).collect(),
-                Err(error) => vec![Err(error); claims.len()],
-            },
-        }
+        renew::renew(&self.context, claims).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<bool> {
-        let released = match &self.opened.native {
-            Native::None => self.lease().release(claim).await,
-            Native::Session(session) => session.release(self.lease(), claim).await,
-            Native::Row(rows) => {
-                // Over two connections, so side by side: who is next finds the row free, or tries
-                // again a little later.
-                let end = rows.end(&claim.key, claim.owner, claim.ttl);
-                tokio::join!(self.lease().release(claim), end).0
-            }
-        };
-        let (was, ring) = released?;
-        self.wake(&ring);
-        Ok(was)
+        release::release(&self.context, claim).await
     }
 
-    /// A turn that came while we waited is made a grant here: the core asks again, or withdraws,
-    /// whatever becomes of it. The server's own lock is gone for again and again, ever later the
-    /// longer it is our turn: an evicted holder lets go in milliseconds, a foreign client perhaps
-    /// never.
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
-        let turn = self.opened.waits.until(&self.opened.ways, claim, End::Free).await?;
-        loop {
-            match self.take_native(claim, turn.token).await.ok()? {
-                Taken::Granted(token) => return Some(Grant::new(token, turn.ttl)),
-                Taken::Blocked(age) => {
-                    tokio::time::sleep(age.clamp(NATIVE_FIRST, NATIVE_MOST)).await;
-                }
-                Taken::NotOurTurn => return None,
-            }
-        }
+        wait::until_free(&self.context, claim).await
     }
 
-    /// In `mode=lease` an eviction shows at the next renewal: a bell for every holder would double
-    /// the connections.
     async fn until_lost(&self, claim: &Claim) {
-        let (link, home) = match &self.opened.native {
-            Native::None => std::future::pending().await,
-            Native::Session(session) => (Some(self.lease().main().clone()), session.home(claim)),
-            Native::Row(rows) => rows.home(claim).unzip(),
-        };
-        let (Some(link), Some(home)) = (link, home) else { return };
-        tokio::select! {
-            () = link.until_lost(&home) => {}
-            _none = self.opened.waits.until(&self.opened.ways, claim, End::Lost) => {}
-        }
+        wait::until_lost(&self.context, claim).await;
     }
 
     async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
-        self.lease().list(scope).await
+        admin::list(&self.context, scope).await
     }
 
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
-        let Some(evicted) = self.lease().evict(key, token).await? else { return Ok(false) };
-        if let Some(owner) = evicted.owner {
-            match &self.opened.native {
-                Native::None => {}
-                Native::Session(session) => session.drop_lock(self.lease(), key, owner),
-                Native::Row(rows) => rows.end(key, owner, lease::LOOK).await,
-            }
-        }
-        evicted.rings.iter().for_each(|ring| self.wake(ring));
-        Ok(true)
+        admin::evict(&self.context, key, token).await
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        examine::run(self.lease(), self.opened.kind).await
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        doctor::run(&self.context.tables).await
     }
 }
-
-/// A take is a millisecond; a busy server may need some tens of them.
-const MIN_TTL: Duration = Duration::from_millis(50);
-/// When to try again for a lock whose holder was evicted or is being ended, and how often at least.
-const NATIVE_FIRST: Duration = Duration::from_millis(20);
-const NATIVE_MOST: Duration = Duration::from_secs(1);
-/// When to try again for what another claim of the same client has.
-const SIBLING: Duration = Duration::from_millis(100);

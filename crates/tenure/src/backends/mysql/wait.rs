@@ -1,386 +1,399 @@
-//! Waiting: one task per client looks for all of its waiters, when the bell rings and from time to
-//! time. It runs only while somebody waits.
+//! Waiting: `until_free` and `until_lost`. One poll task per client serves all of its waiters; it
+//! runs only while there are any.
+//!
+//! One wake-up, from the release of client A to the grant of client B:
+//!
+//!  1. B's acquire finds the lock held and adds a queue entry with B's wake id (column `bell`).
+//!  2. B calls [`until_free`]: a [`LocalWaiter`] is added, and the poll task is started.
+//!  3. The poll task opens the [`WakeConnection`]. It holds the lock `tenure:bell:<wake id>`, and
+//!     waits in `SELECT SLEEP(10)`.
+//!  4. A's release makes B's claim the owner (handoff), and reads B's wake id from the row.
+//!  5. A executes `KILL QUERY IS_USED_LOCK('tenure:bell:<wake id>')` and does not wait for it.
+//!  6. The server ends the SLEEP of B's wake connection, which notifies the poll task.
+//!  7. The poll task reads the rows of all keys that its client waits for, in one SELECT.
+//!  8. The row names B's claim as owner, with a token above all that B has seen: B's waiter gets
+//!     the grant.
+//!  9. In `mode=session` and `mode=row`, `until_free` now acquires the server's own lock.
+//!
+//! **Invariant.** A grant is delivered only if its token is above every token that the claim was
+//! shown, and only to a waiter that was added before the poll began; see [`Waiters::deliver`].
+//!
+//! **Lost wake-ups.** A `KILL QUERY` between two statements of the wake connection has no effect,
+//! and an expiry wakes no client. So the task also polls from time to time ([`PollInterval`]), and
+//! when the first lease ends that is waited for.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::bell::Bell;
-use super::lease::{LOOK, Lease};
-use super::link::Recipe;
-use super::state::Seen;
+use super::acquire::{SERVER_LOCK_FIRST_RETRY, ServerLockAttempt, acquire_server_lock};
+use super::connection::ConnectOptions;
+use super::layout::rows::LockSnapshot;
+use super::lease::claim_hints::ClaimHints;
+use super::lease::{LockTables, QUERY_LIMIT};
+use super::wake_connection::{WakeConnection, WakeTarget, wake_sql};
+use super::{Context, ServerLocks};
 use crate::backend::{Claim, Grant};
 use crate::error::Result;
 use crate::key::Key;
+use crate::support::backoff::jitter;
+use crate::support::sync::Mutex;
 
-/// Who waits for what, in one client.
-#[derive(Debug)]
-pub(super) struct Waits {
-    desk: Mutex<Desk>,
-    /// Somebody rang: look now.
-    rung: Arc<Notify>,
-    /// There is another wish.
-    changed: Notify,
-    closed: AtomicBool,
+/// How long the poll task and the wake connection stay when no claim waits.
+const IDLE: Duration = Duration::from_secs(15);
+/// The first and the longest pause between polls with a wake connection.
+const WOKEN_FIRST: Duration = Duration::from_millis(20);
+const WOKEN_MAX: Duration = Duration::from_secs(1);
+/// The first and the longest pause between polls without a wake connection.
+const POLL_FIRST: Duration = Duration::from_millis(10);
+const POLL_MAX: Duration = Duration::from_millis(250);
+/// The longest pause before the server's own lock is tried again.
+const SERVER_LOCK_MAX_RETRY: Duration = Duration::from_secs(1);
+
+/// Waits until the claim has the turn, and then acquires the server's own lock if the mode has one.
+/// A foreign client may hold that lock for any time: the longer the claim has had the turn, the
+/// less often it is tried. An evicted holder releases it within milliseconds.
+///
+/// A grant that is not delivered, because this future was dropped, is found by the claim's next
+/// acquire, or removed by its release.
+pub(super) async fn until_free(context: &Context, claim: &Claim) -> Option<Grant> {
+    let turn = context.waiters.until(claim, WaitFor::Free).await?;
+    loop {
+        match acquire_server_lock(context, claim, turn.token).await.ok()? {
+            ServerLockAttempt::Granted(token) => return Some(Grant::new(token, turn.ttl)),
+            ServerLockAttempt::Blocked { turn_age } => {
+                let pause = turn_age.clamp(SERVER_LOCK_FIRST_RETRY, SERVER_LOCK_MAX_RETRY);
+                tokio::time::sleep(pause).await;
+            }
+            ServerLockAttempt::TurnOver => return None,
+        }
+    }
 }
 
-#[derive(Debug, Default)]
-struct Desk {
-    wishes: HashMap<u64, Wish>,
-    last: u64,
-    running: bool,
+/// Waits until the connection that has the server's own lock is lost, or a poll shows that the
+/// claim is not the owner. In `mode=lease` an eviction shows at the next renewal: waiting here
+/// would double the connections of clients that only hold.
+pub(super) async fn until_lost(context: &Context, claim: &Claim) {
+    let held_over = match &context.server_locks {
+        ServerLocks::None => std::future::pending().await,
+        ServerLocks::Named(locks) => {
+            locks.connection_id(claim).map(|id| (context.tables.main().clone(), id))
+        }
+        ServerLocks::Row(locks) => locks.connection(claim),
+    };
+    let Some((connection, id)) = held_over else { return };
+    tokio::select! {
+        () = connection.until_lost(&id) => {}
+        _no_grant = context.waiters.until(claim, WaitFor::Lost) => {}
+    }
 }
 
-#[derive(Debug)]
-struct Wish {
-    key: Key,
-    owner: String,
+/// The waiters of one client, and what its poll task needs.
+pub(super) struct Waiters {
+    tables: Arc<LockTables>,
+    /// How to open the wake connection; `None` to poll without one.
+    wake_options: Option<ConnectOptions>,
+    runtime: tokio::runtime::Handle,
+    state: Mutex<WaitersState>,
+    /// Poll now: another client, or another claim of this one, has changed a row.
+    woken: Arc<Notify>,
+    /// A waiter was added.
+    added: Notify,
+}
+
+#[derive(Default)]
+struct WaitersState {
+    waiters: HashMap<u64, LocalWaiter>,
+    /// The number of the newest waiter.
+    newest: u64,
+    /// Whether the poll task runs.
+    is_polling: bool,
+    /// Whether the client was dropped.
+    is_closed: bool,
+}
+
+struct LocalWaiter {
     claim: Claim,
-    end: End,
+    /// The owner of the claim, as it stands in the tables.
+    owner: String,
+    wait_for: WaitFor,
     reply: oneshot::Sender<Option<Grant>>,
 }
 
 /// What a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// That it may be worth asking.
+enum WaitFor {
+    /// The claim is granted, or another acquire is worthwhile.
     Free,
-    /// That the claim is no longer held.
+    /// The claim is no longer held.
     Lost,
 }
 
-/// How a client looks.
-#[derive(Clone)]
-pub(super) struct Ways {
-    pub(super) lease: Arc<Lease>,
-    /// How to open the bell; none to look without one.
-    pub(super) bell: Option<Recipe>,
-    pub(super) runtime: tokio::runtime::Handle,
+/// What a poll means for a waiter.
+enum PollResult {
+    KeepWaiting,
+    /// The wait is over, without a grant.
+    Wake,
+    Granted(Grant),
 }
 
-impl Waits {
-    pub(super) fn new() -> Arc<Waits> {
-        let closed = AtomicBool::new(false);
-        let (rung, changed) = (Arc::default(), Notify::new());
-        Arc::new(Waits { desk: Mutex::default(), rung, changed, closed })
+impl Waiters {
+    pub(super) fn new(
+        tables: Arc<LockTables>,
+        wake_options: Option<ConnectOptions>,
+        runtime: tokio::runtime::Handle,
+    ) -> Waiters {
+        Waiters {
+            tables,
+            wake_options,
+            runtime,
+            state: Mutex::default(),
+            woken: Arc::default(),
+            added: Notify::new(),
+        }
     }
 
-    /// Returns when the wish has come true, perhaps with the grant.
-    pub(super) async fn until(
-        self: &Arc<Self>,
-        ways: &Ways,
-        claim: &Claim,
-        end: End,
-    ) -> Option<Grant> {
-        let (reply, answer) = oneshot::channel();
-        let (key, owner) = (claim.key.clone(), claim.owner.to_string());
-        let wish = Wish { key, owner, claim: claim.clone(), end, reply };
-        let _forget = self.add(ways, wish);
-        match answer.await {
-            Ok(pushed) => pushed,
-            // The task has ended with its runtime.
+    /// Wakes the client whose claim was handed the lock, or was evicted.
+    pub(super) fn wake(&self, target: &WakeTarget) {
+        match target {
+            WakeTarget::None => {}
+            WakeTarget::ThisClient => self.woken.notify_one(),
+            WakeTarget::Client { wake_id } => {
+                self.tables.main().execute_detached(wake_sql(wake_id));
+            }
+        }
+    }
+
+    /// Ends the poll task: the client is dropped.
+    pub(super) fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.woken.notify_one();
+    }
+
+    /// Returns when the wait is over; with a grant if the claim was granted.
+    async fn until(self: &Arc<Self>, claim: &Claim, wait_for: WaitFor) -> Option<Grant> {
+        let (reply, response) = oneshot::channel();
+        let owner = claim.owner.to_string();
+        let _registration = self.add(LocalWaiter { claim: claim.clone(), owner, wait_for, reply });
+        match response.await {
+            Ok(grant) => grant,
+            // The poll task has ended with its runtime.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Look now.
-    pub(super) fn ring(&self) {
-        self.rung.notify_one();
-    }
-
-    /// Nobody will wait any more.
-    pub(super) fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-        self.ring();
-    }
-
-    fn add(self: &Arc<Self>, ways: &Ways, wish: Wish) -> Forget {
-        let mut desk = self.desk();
-        desk.last += 1;
-        let number = desk.last;
-        desk.wishes.insert(number, wish);
-        if !std::mem::replace(&mut desk.running, true) {
-            ways.runtime.spawn(run(self.clone(), ways.clone()));
+    /// Adds a waiter, and starts the poll task if it does not run.
+    fn add(self: &Arc<Self>, waiter: LocalWaiter) -> WaiterRegistration {
+        let mut state = self.state.lock();
+        let number = state.insert(waiter);
+        if !std::mem::replace(&mut state.is_polling, true) {
+            self.runtime.spawn(poll_for_all(self.clone()));
         }
-        drop(desk);
-        self.changed.notify_one();
-        Forget(self.clone(), number)
+        drop(state);
+        self.added.notify_one();
+        WaiterRegistration { waiters: self.clone(), number }
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn has_waiters(&self) -> bool {
+        !self.state.lock().waiters.is_empty()
+    }
+
+    /// Ends the poll task if no claim has waited for a while.
+    fn stop_if_idle(&self, idle_since: Instant) -> ControlFlow<()> {
+        let mut state = self.state.lock();
+        // Under the lock, so that a waiter that is added after this starts a new task.
+        if state.waiters.is_empty() && (state.is_closed || idle_since.elapsed() >= IDLE) {
+            state.is_polling = false;
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// How many queue entries are in front of this client's first waiter, as far as is known.
+    fn ahead(&self) -> u32 {
+        let state = self.state.lock();
+        let ahead = |waiter: &LocalWaiter| self.tables.hints.ahead(waiter.claim.owner);
+        state.waiters.values().map(ahead).min().unwrap_or(0)
+    }
+
+    fn start_wake_connection(&self) -> Option<WakeConnection> {
+        let options = self.wake_options.clone()?;
+        Some(WakeConnection::start(&self.tables, options, self.woken.clone(), &self.runtime))
+    }
+
+    fn poll_scope(&self) -> PollScope {
+        let state = self.state.lock();
+        let mut keys: Vec<_> =
+            state.waiters.values().map(|waiter| waiter.claim.key.clone()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        PollScope { keys, newest_waiter: state.newest }
+    }
+
+    /// Reads the rows of the keys and ends the waits that are over. Returns when the first lease
+    /// expires that is still waited for.
+    async fn poll(&self, scope: &PollScope) -> Result<Duration> {
+        let sql = LockSnapshot::select(&self.tables.statements, &scope.keys);
+        let response = self.tables.main().execute(sql, QUERY_LIMIT).await?;
+        let rows = response.result_sets.first().into_iter().flatten();
+        let snapshots = rows.map(LockSnapshot::read).collect::<Result<Vec<_>>>()?;
+        Ok(self.deliver(scope, &snapshots))
+    }
+
+    /// Ends the waits that are over, of waiters that were added before the poll began.
+    ///
+    /// The response to a poll may be late. In the meantime the grant that it shows can have
+    /// expired, another client can have got the lock, and the claim can have been told so over
+    /// another connection. The waiter that the claim adds after that has a higher number than all
+    /// waiters of the poll, so that the late poll cannot give it the old grant. A poll that began
+    /// after the waiter was added is newer than every response that the claim has had.
+    fn deliver(&self, scope: &PollScope, snapshots: &[LockSnapshot]) -> Duration {
+        let by_key: HashMap<&[u8], &LockSnapshot> =
+            snapshots.iter().map(|snapshot| (&*snapshot.key, snapshot)).collect();
+        let mut next_expiry = IDLE;
+        let mut state = self.state.lock();
+        let numbers: Vec<u64> = state.waiters.keys().copied().collect();
+        for number in numbers.into_iter().filter(|number| *number <= scope.newest_waiter) {
+            let Some(waiter) = state.waiters.get(&number) else { continue };
+            let snapshot = by_key.get(waiter.claim.key.as_str().as_bytes()).copied();
+            let grant = match waiter.check(snapshot, &self.tables.hints) {
+                PollResult::KeepWaiting => {
+                    let expiry = snapshot.map_or(IDLE, |snapshot| snapshot.recheck_in);
+                    next_expiry = next_expiry.min(expiry);
+                    continue;
+                }
+                PollResult::Wake => None,
+                PollResult::Granted(grant) => Some(grant),
+            };
+            if let Some(waiter) = state.waiters.remove(&number) {
+                // The caller may have stopped waiting: its next acquire then finds the grant.
+                let _ignored = waiter.reply.send(grant);
+            }
+        }
+        next_expiry
     }
 }
 
-/// Takes a wish off the desk.
-struct Forget(Arc<Waits>, u64);
+impl WaitersState {
+    /// Adds a waiter under the next number.
+    fn insert(&mut self, waiter: LocalWaiter) -> u64 {
+        self.newest += 1;
+        self.waiters.insert(self.newest, waiter);
+        self.newest
+    }
+}
 
-impl Drop for Forget {
+/// Removes a waiter when it is dropped.
+struct WaiterRegistration {
+    waiters: Arc<Waiters>,
+    number: u64,
+}
+
+impl Drop for WaiterRegistration {
     fn drop(&mut self) {
-        self.0.desk().wishes.remove(&self.1);
+        self.waiters.state.lock().waiters.remove(&self.number);
     }
 }
 
-/// The task: looks, answers, and sleeps until the next reason to look.
-async fn run(waits: Arc<Waits>, ways: Ways) {
-    let mut bell: Option<Bell> = None;
-    let mut pace = Pace::new(ways.bell.is_some());
+/// What a poll is about, fixed when it begins.
+struct PollScope {
+    /// The keys, each once.
+    keys: Vec<Key>,
+    newest_waiter: u64,
+}
+
+/// The poll task: polls, ends waits, and sleeps until the next reason to poll.
+async fn poll_for_all(waiters: Arc<Waiters>) {
+    let mut wake_connection: Option<WakeConnection> = None;
+    let mut interval = PollInterval::new(waiters.wake_options.is_some());
     let mut idle_since = Instant::now();
-    // When the first lease ends that is waited for: nobody rings then.
-    let mut expiry = IDLE;
+    // The end of the first lease that is waited for.
+    let mut next_expiry = IDLE;
     loop {
-        let keys = waits.keys();
-        if !keys.is_empty() {
+        let mut pause = IDLE;
+        if waiters.has_waiters() {
             idle_since = Instant::now();
-        } else if waits.rest(idle_since) {
+            pause = interval.next(waiters.ahead()).min(next_expiry);
+            wake_connection = wake_connection.or_else(|| waiters.start_wake_connection());
+        } else if waiters.stop_if_idle(idle_since).is_break() {
             return;
         }
-        if let (None, Some(recipe), false) = (&bell, &ways.bell, keys.is_empty()) {
-            let (name, main) = (&ways.lease.bell, ways.lease.main().clone());
-            let (recipe, rung) = (recipe.clone(), waits.rung.clone());
-            bell = Some(Bell::start(name, recipe, main, rung, &ways.runtime));
-        }
-        let pause = match keys.is_empty() {
-            true => IDLE,
-            false => pace.next(waits.ahead(&ways.lease)).min(expiry),
-        };
         tokio::select! {
-            () = waits.rung.notified() => pace.begin(),
+            () = waiters.woken.notified() => interval.reset(),
             () = tokio::time::sleep(pause) => {}
-            // A bell that is up hears of everything that happened since the claim was asked for;
-            // and the core asks again when the lease ends that it was told of.
-            () = waits.changed.notified() => {
-                pace.begin();
-                if bell.as_ref().is_some_and(Bell::is_up) {
+            () = waiters.added.notified() => {
+                interval.reset();
+                // An open wake connection is told of every handoff since the acquire of the new
+                // waiter; and the engine acquires again when the lease ends that it was told of.
+                if wake_connection.as_ref().is_some_and(WakeConnection::is_open) {
                     continue;
                 }
             }
         }
-        let snapshot = waits.snapshot();
-        if !snapshot.keys.is_empty() {
-            // No answer: look again later.
-            expiry = waits.look(&ways, &snapshot).await.unwrap_or(IDLE);
+        let scope = waiters.poll_scope();
+        if !scope.keys.is_empty() {
+            // Without a response: poll again after the interval.
+            next_expiry = waiters.poll(&scope).await.unwrap_or(IDLE);
         }
     }
 }
 
-/// What there was to look at when a look began.
-struct Snapshot {
-    /// The keys, each once.
-    keys: Vec<Key>,
-    /// The number of the youngest wish.
-    last: u64,
-}
-
-impl Waits {
-    fn snapshot(&self) -> Snapshot {
-        let desk = self.desk();
-        let mut keys: Vec<_> = desk.wishes.values().map(|wish| wish.key.clone()).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        Snapshot { keys, last: desk.last }
-    }
-
-    /// The keys to look at, each once.
-    fn keys(&self) -> Vec<Key> {
-        self.snapshot().keys
-    }
-
-    /// How many are before the first of our waiters, as far as is known.
-    fn ahead(&self, lease: &Lease) -> u32 {
-        let desk = self.desk();
-        desk.wishes.values().map(|wish| lease.ahead(wish.claim.owner)).min().unwrap_or(0)
-    }
-
-    /// Whether the task is to end: nobody waits, and nobody has for a while.
-    fn rest(&self, idle_since: Instant) -> bool {
-        let mut desk = self.desk();
-        let closed = self.closed.load(Ordering::SeqCst);
-        // Under the lock, so that a wish made now starts a new task.
-        if desk.wishes.is_empty() && (closed || idle_since.elapsed() >= IDLE) {
-            desk.running = false;
-        }
-        !desk.running
-    }
-
-    /// Looks at the keys and answers. Says when the first lease ends that is waited for.
-    async fn look(&self, ways: &Ways, snapshot: &Snapshot) -> Result<Duration> {
-        let sql = ways.lease.book.look(snapshot.keys.iter());
-        let answer = ways.lease.main().ask(sql, LOOK).await?;
-        let rows = answer.sets.first().map(Vec::as_slice).unwrap_or_default();
-        let seen = rows.iter().map(Seen::read).collect::<Result<Vec<_>>>()?;
-        Ok(self.settle(&ways.lease, snapshot, &seen))
-    }
-
-    /// Answers the wishes that were there before the look began.
-    ///
-    /// A response may be late: since the look a grant can have run out, another client can have got
-    /// the key, and the claim can have been told so by another connection. The wish that it makes
-    /// after that response has a higher number than any wish of the look, so a late look cannot
-    /// make the old grant its own. What a look shows that began after the wish is newer than every
-    /// response that the claim has had.
-    fn settle(&self, lease: &Lease, snapshot: &Snapshot, seen: &[Seen]) -> Duration {
-        let seen: HashMap<&[u8], &Seen> = seen.iter().map(|seen| (&*seen.key, seen)).collect();
-        let mut soonest = IDLE;
-        let mut desk = self.desk();
-        let numbers: Vec<u64> = desk.wishes.keys().copied().collect();
-        for number in numbers.into_iter().filter(|number| *number <= snapshot.last) {
-            let Some(wish) = desk.wishes.get(&number) else { continue };
-            let seen = seen.get(wish.key.as_str().as_bytes()).copied();
-            let Some(pushed) = wish.is_true(seen, lease) else {
-                soonest = soonest.min(seen.map_or(IDLE, |seen| seen.look_in));
-                continue;
-            };
-            if let Some(wish) = desk.wishes.remove(&number) {
-                // Whoever waited may have gone; a grant then shows at its next ask.
-                let _gone = wish.reply.send(pushed);
+impl LocalWaiter {
+    /// What the row of its key, as a poll showed it, means for this waiter.
+    fn check(&self, snapshot: Option<&LockSnapshot>, hints: &ClaimHints) -> PollResult {
+        let held = snapshot.filter(|snapshot| !snapshot.is_free);
+        // Where polls and acquires reach different servers, as during a failover, a poll may show
+        // an old row: a grant that is not above every token that the claim was shown has ended.
+        let highest_token_seen = match self.wait_for {
+            WaitFor::Free => hints.highest_token_seen(self.claim.owner),
+            WaitFor::Lost => 0,
+        };
+        let own = held.filter(|snapshot| snapshot.owner == self.owner);
+        let own_token = own.and_then(|snapshot| snapshot.token);
+        let own_token = own_token.filter(|token| token.get() > highest_token_seen);
+        match (self.wait_for, held, own_token) {
+            (WaitFor::Free, Some(held), Some(token)) => {
+                hints.record_granted(&self.claim.key, self.claim.owner, held.queued);
+                // The lease is that of the queue entry: it counts from the last acquire.
+                PollResult::Granted(Grant::new(token, self.claim.ttl))
             }
-        }
-        soonest
-    }
-}
-
-impl Wish {
-    /// Whether it has come true, and if so with which grant.
-    fn is_true(&self, seen: Option<&Seen>, lease: &Lease) -> Option<Option<Grant>> {
-        let seen = seen.filter(|seen| !seen.over);
-        // Where looks and asks reach different servers, as during a failover, a look may show the
-        // past: a grant that is not above every token that the claim was shown is over.
-        let shown = if self.end == End::Free { lease.shown(self.claim.owner) } else { 0 };
-        let mine = seen.filter(|seen| seen.owner == self.owner);
-        let mine = mine.filter(|seen| seen.token.is_some_and(|token| token.get() > shown));
-        match (self.end, seen, mine) {
-            (End::Free, _, Some(mine)) => {
-                lease.is_held(&self.key, self.claim.owner, mine.queued);
-                // The lease is the place's: it counts from the last ask.
-                Some(mine.token.map(|token| Grant::new(token, self.claim.ttl)))
-            }
-            (End::Free, Some(_), None) | (End::Lost, _, Some(_)) => None,
-            (End::Free, None, _) | (End::Lost, _, None) => Some(None),
+            (WaitFor::Free, Some(_), None) | (WaitFor::Lost, _, Some(_)) => PollResult::KeepWaiting,
+            (WaitFor::Free, None, _) | (WaitFor::Lost, _, None) => PollResult::Wake,
         }
     }
 }
 
-/// How often to look while nobody rings: soon at first, then less and less, never in step with
-/// others.
-struct Pace {
+/// The pauses between polls without a wake-up: short at first, each one and a half times the one
+/// before, with jitter so that clients do not poll in step.
+struct PollInterval {
     first: Duration,
-    most: Duration,
-    now: Duration,
-    seed: u64,
+    longest: Duration,
+    current: Duration,
 }
 
-impl Pace {
-    fn new(bell: bool) -> Pace {
-        let (first, most) = if bell { (LOST_RING, BELL_MOST) } else { (POLL_FIRST, POLL_MOST) };
-        let seed = u64::from_le_bytes(
-            uuid::Uuid::new_v4().to_bytes_le()[..8].try_into().unwrap_or_default(),
-        );
-        Pace { first, most, now: first, seed: seed | 1 }
+impl PollInterval {
+    fn new(with_wake_connection: bool) -> PollInterval {
+        let (first, longest) =
+            if with_wake_connection { (WOKEN_FIRST, WOKEN_MAX) } else { (POLL_FIRST, POLL_MAX) };
+        PollInterval { first, longest, current: first }
     }
 
-    fn begin(&mut self) {
-        self.now = self.first;
+    fn reset(&mut self) {
+        self.current = self.first;
     }
 
-    /// Between three and five quarters of the pause. It is longer for who is not the first: only
-    /// the head of a queue looks often.
+    /// Between three and five quarters of the pause, which is longer behind other waiters: only the
+    /// first one in the queue polls often.
     fn next(&mut self, ahead: u32) -> Duration {
-        let pause = self.now.saturating_mul(ahead.saturating_add(1)).min(self.most);
-        self.now = (self.now * 3 / 2).min(self.most);
-        // Xorshift: enough to keep clients out of step.
-        self.seed ^= self.seed << 13;
-        self.seed ^= self.seed >> 7;
-        self.seed ^= self.seed << 17;
-        pause * 3 / 4 + pause * u32::try_from(self.seed % 512).unwrap_or(0) / 1024
+        let pause = self.current.saturating_mul(ahead.saturating_add(1)).min(self.longest);
+        self.current = (self.current * 3 / 2).min(self.longest);
+        jitter(pause * 3 / 4, pause * 5 / 4)
     }
 }
-
-/// How long the bell stays up when nobody waits.
-const IDLE: Duration = Duration::from_secs(15);
-/// A ring between two statements of the bell is not heard: the first look after it makes up for it.
-const LOST_RING: Duration = Duration::from_millis(20);
-const BELL_MOST: Duration = Duration::from_secs(1);
-const POLL_FIRST: Duration = Duration::from_millis(10);
-const POLL_MOST: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
-mod tests {
-    use super::super::book::Book;
-    use super::super::link::Link;
-    use super::super::options::Kind;
-    use super::*;
-    use crate::backend::Owner;
-    use crate::token::FencingToken;
-
-    fn lease() -> Lease {
-        let era = Arc::default();
-        let recipe = Recipe { opts: Default::default(), own: false, home: "", era };
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let link = Link::start(recipe, runtime.handle());
-        Lease::new(Book::new(Kind::Lease), link.clone(), vec![link], String::new())
-    }
-
-    fn wish(waits: &Waits, claim: &Claim) -> oneshot::Receiver<Option<Grant>> {
-        let (reply, answer) = oneshot::channel();
-        let (key, owner) = (claim.key.clone(), claim.owner.to_string());
-        let mut desk = waits.desk();
-        desk.last += 1;
-        let number = desk.last;
-        let wish = Wish { key, owner, claim: claim.clone(), end: End::Free, reply };
-        desk.wishes.insert(number, wish);
-        answer
-    }
-
-    /// That the claim holds with this token.
-    fn seen(claim: &Claim, token: u64) -> Seen {
-        Seen {
-            key: claim.key.as_str().as_bytes().to_vec(),
-            owner: claim.owner.to_string(),
-            token: FencingToken::new(token),
-            look_in: IDLE,
-            held_for: Duration::ZERO,
-            over: false,
-            queued: 0,
-        }
-    }
-
-    /// As from a former primary, which is behind the one that requests go to.
-    #[test]
-    fn a_look_at_the_past_gives_no_grant() {
-        let (waits, lease) = (Waits::new(), lease());
-        let claim = Claim::new(Key::new("k").unwrap(), Owner::random(), Duration::from_secs(2));
-        lease.is_queued(claim.owner, 0, 8);
-        lease.is_queued(claim.owner, 0, 7);
-        let mut answer = wish(&waits, &claim);
-        for token in [6, 8] {
-            waits.settle(&lease, &waits.snapshot(), &[seen(&claim, token)]);
-            assert!(answer.try_recv().is_err(), "token {token} was believed after 8 was shown");
-        }
-        waits.settle(&lease, &waits.snapshot(), &[seen(&claim, 9)]);
-        assert!(matches!(answer.try_recv(), Ok(Some(_))));
-    }
-
-    #[test]
-    fn a_late_look_gives_its_grant_to_no_later_wish() {
-        let (waits, lease) = (Waits::new(), lease());
-        let key = Key::new("k").unwrap();
-        let claim = Claim::new(key.clone(), Owner::random(), Duration::from_secs(2));
-        let shown = [seen(&claim, 6)];
-        let early = wish(&waits, &claim);
-        let late_look = waits.snapshot();
-        // It is dropped, the claim is told that another client has a later grant, and waits again.
-        drop(early);
-        waits.desk().wishes.clear();
-        let mut after = wish(&waits, &claim);
-        waits.settle(&lease, &late_look, &shown);
-        assert!(after.try_recv().is_err(), "the old grant was believed");
-        // A look that began after the wish is newer than every response before it.
-        waits.settle(&lease, &waits.snapshot(), &shown);
-        assert!(matches!(after.try_recv(), Ok(Some(_))));
-    }
-}
+mod tests;

@@ -1,29 +1,34 @@
 //! PostgreSQL: leases in a table, advisory locks of a session, or row locks of a transaction.
 //!
-//! `settings` reads the URL; a `link` is one connection, `lanes` are the few of a client, `bells`
-//! ring who waits in it. `lease` with the statements in `sql` is the default mode; in `session` and
-//! `row` a connection holds the lock, and the `board` says who holds and waits. The user's page is
-//! `docs/backends/postgres.md`.
+//! - `config`: the URL
+//! - `connection/`: one connection, the pool of a client, dialing, and detection of poolers
+//! - `layout/`: the tables and the statements
+//! - `acquire`, `renew`, `release`: the operations, by mode
+//! - `lease/`, `session/`, `row/`: the operations of each mode
+//! - `wait`: until a lock may be free, or lost
+//! - `push`: messages that the server pushes, and their delivery to a claim
+//! - `admin`: list and evict
+//! - `doctor`: checks of the server
+//! - `error`: errors of the server and of the client library as errors of tenure
+//! - `sweep`: removes rows that expired long ago
+//!
+//! The user's page is `docs/backends/postgres.md`.
 
-mod bells;
-mod board;
-mod connect;
-mod encrypt;
-mod examine;
-mod fault;
-mod hold;
-mod lanes;
+mod acquire;
+mod admin;
+mod config;
+mod connection;
+mod doctor;
+mod error;
+mod layout;
 mod lease;
-mod limits;
-mod link;
-mod pooler;
-mod renewal;
+mod push;
+mod release;
+mod renew;
 mod row;
-mod schema;
 mod session;
-mod settings;
-mod sql;
 mod sweep;
+mod wait;
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,51 +36,59 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::backend::{Backend, Claim, Grant, Info, Scope, Wakeup};
-use crate::claim::{Attempt, Holding};
+use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Scope, Wakeup};
 use crate::error::Result;
 use crate::finding::Finding;
 use crate::hosted::Hosted;
 use crate::key::Key;
-use crate::options::Options;
+use crate::support::url::Url;
 use crate::token::FencingToken;
-use hold::Hold;
-use lanes::Lanes;
-use row::Rows;
-pub use schema::SCHEMA;
-use session::Session;
-use settings::{Kind, Settings};
+use config::{Config, LockMode};
+use connection::pool::Pool;
+use connection::pooler;
+use connection::setup::SESSION_SETUP;
+use layout::schema;
+pub use layout::schema::SCHEMA;
+use row::RowLocks;
+use session::SessionLocks;
+
+/// A statement takes about a millisecond; a busy machine or network some tens of them.
+const MIN_TTL: Duration = Duration::from_millis(50);
+/// Where a connection holds the lock, an acquire may have to open one first, which takes a busy
+/// server some hundred milliseconds.
+const MIN_TTL_OF_SESSIONS: Duration = Duration::from_secs(1);
 
 /// Opens `postgres://`.
-pub(crate) async fn open(options: Options) -> Result<Postgres> {
-    let lanes = Lanes::new(Settings::take(options)?);
-    let hold = match lanes.settings.pooled {
-        true => None,
-        false => start(&lanes).await?,
-    };
-    schema::provide(&lanes).await?;
-    sweep::start(&lanes);
-    Ok(Postgres { lanes, hold: hold.map(Arc::new) })
+pub(crate) async fn open(url: Url) -> Result<Postgres> {
+    let pool = Pool::new(Config::from_url(url)?);
+    let mode = if pool.config.pooled { ModeState::Lease } else { start(&pool).await? };
+    schema::create_if_missing(&pool).await?;
+    sweep::start(&pool);
+    Ok(Postgres { pool, mode: Arc::new(mode) })
 }
 
-/// Makes sure that sessions are our own, and uses those that proved it.
-async fn start(lanes: &Arc<Lanes>) -> Result<Option<Hold>> {
-    let mode = lanes.settings.mode;
-    let Some([one, two]) = pooler::probe(lanes).await? else {
-        return Err(settings::pooler(mode));
+/// Verifies that no pooler is in front, and uses the connections of that check for the mode.
+async fn start(pool: &Arc<Pool>) -> Result<ModeState> {
+    let mode = pool.config.mode;
+    let Some([one, two]) = pooler::probe(pool).await? else {
+        return Err(config::pooler_in_front(mode));
     };
-    if mode == Kind::Lease {
-        lanes.adopt(one).await?;
-        return Ok(None);
+    match mode {
+        LockMode::Lease => {
+            pool.adopt_listener(one).await?;
+            Ok(ModeState::Lease)
+        }
+        LockMode::Session => {
+            one.batch(SESSION_SETUP.to_owned()).await?;
+            Ok(ModeState::Session(SessionLocks::start(pool, one)))
+        }
+        LockMode::Row => {
+            for connection in [&one, &two] {
+                connection.batch(SESSION_SETUP.to_owned()).await?;
+            }
+            Ok(ModeState::Row(RowLocks::start(pool, vec![one, two])))
+        }
     }
-    if mode == Kind::Session {
-        one.batch(link::SETUP.to_owned()).await?;
-        return Ok(Some(Hold::Session(Session::start(lanes, one))));
-    }
-    for link in [&one, &two] {
-        link.batch(link::SETUP.to_owned()).await?;
-    }
-    Ok(Some(Hold::Rows(Rows::start(lanes, vec![one, two]))))
 }
 
 /// Locks in a PostgreSQL database. Clones share their connections.
@@ -87,16 +100,25 @@ async fn start(lanes: &Arc<Lanes>) -> Result<Option<Hold>> {
 /// use tenure::{Config, backends::Postgres};
 ///
 /// let postgres = Postgres::open("postgres://app:secret@db.example/app").await?;
-/// let locks = Config::default().over(postgres);
+/// let locks = Config::default().with_backend(postgres);
 /// let guard = locks.lock("orders/42").acquire().await?;
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct Postgres {
-    lanes: Arc<Lanes>,
-    /// Where a connection holds the lock, and not a row with an end of time.
-    hold: Option<Arc<Hold>>,
+    pool: Arc<Pool>,
+    mode: Arc<ModeState>,
+}
+
+/// What a client keeps for the locks of its mode.
+enum ModeState {
+    /// Nothing: a lock is a row with an end of time.
+    Lease,
+    /// The session that has the locks.
+    Session(SessionLocks),
+    /// The transactions that have the locks.
+    Row(Arc<RowLocks>),
 }
 
 impl Postgres {
@@ -104,87 +126,65 @@ impl Postgres {
     ///
     /// # Errors
     ///
-    /// `Invalid` if the URL is wrong; `Denied` if the server does not let us in or we may not make
-    /// the tables; `Unsupported` behind a pooler that the mode cannot live with; `Unavailable` if
-    /// nobody answers.
+    /// `Invalid` if the URL is wrong; `Denied` if the login fails or the role may not create the
+    /// tables; `Unsupported` behind a pooler that the mode does not work with; `Unavailable` if no
+    /// host responds.
     ///
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future closes what was opened.
     pub async fn open(url: &str) -> Result<Hosted<Postgres>> {
-        let options = Options::parse(url)?;
-        Hosted::open(async move { open(options).await.map(Arc::new) }).await
+        let url = Url::parse(url)?;
+        Hosted::open(async move { open(url).await.map(Arc::new) }).await
     }
 }
 
 impl fmt::Debug for Postgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.lanes.settings.fmt(f)
+        self.pool.config.fmt(f)
     }
 }
 
 #[async_trait]
 impl Backend for Postgres {
     fn info(&self) -> Info {
-        let wakeup = if self.lanes.settings.pooled { Wakeup::Poll } else { Wakeup::Push };
-        let min_ttl = if self.hold.is_some() { MIN_TTL_OF_SESSIONS } else { MIN_TTL };
-        // The other modes take a connection of the pool for the attempt.
-        let busy_leaves_nothing = self.hold.is_none();
+        let is_lease = matches!(*self.mode, ModeState::Lease);
+        let wakeup = if self.pool.config.pooled { Wakeup::Poll } else { Wakeup::Push };
+        let min_ttl = if is_lease { MIN_TTL } else { MIN_TTL_OF_SESSIONS };
+        // The other modes use a connection of the client for the attempt.
+        let busy_leaves_nothing = is_lease;
         Info { min_ttl, wakeup, busy_leaves_nothing, ..Info::new("postgres") }
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        match &self.hold {
-            None => lease::try_acquire(&self.lanes, claim).await,
-            Some(hold) => hold.try_acquire(&self.lanes, claim).await,
-        }
+        acquire::try_acquire(&self.pool, &self.mode, claim).await
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
-        match &self.hold {
-            None => renewal::renew(&self.lanes, claims).await,
-            Some(hold) => hold.renew(claims).await,
-        }
+        renew::renew(&self.pool, &self.mode, claims).await
     }
 
     async fn release(&self, claim: &Claim) -> Result<bool> {
-        match &self.hold {
-            None => lease::release(&self.lanes, claim).await,
-            Some(hold) => hold.release(&self.lanes, claim).await,
-        }
+        release::release(&self.pool, &self.mode, claim).await
     }
 
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
-        lease::until_free(&self.lanes, claim).await
+        wait::until_free(&self.pool, claim).await
     }
 
     async fn until_lost(&self, claim: &Claim) {
-        match &self.hold {
-            None => self.lanes.bells.until_lost(claim.owner, || true).await,
-            Some(hold) => hold.until_lost(&self.lanes, claim).await,
-        }
+        wait::until_lost(&self.pool, &self.mode, claim).await;
     }
 
     async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
-        match &self.hold {
-            None => lease::list(&self.lanes, scope).await,
-            Some(_) => hold::list(&self.lanes, scope).await,
-        }
+        admin::list(&self.pool, scope).await
     }
 
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
-        match &self.hold {
-            None => lease::evict(&self.lanes, key, token).await,
-            Some(hold) => hold.evict(&self.lanes, key, token).await,
-        }
+        admin::evict(&self.pool, key, token).await
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        examine::examine(&self.lanes).await
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        doctor::doctor(&self.pool).await
     }
 }
-
-/// A statement takes about a millisecond; a busy machine or network some tens of them.
-const MIN_TTL: Duration = Duration::from_millis(50);
-/// A lock may need a new connection first, which takes a busy server some hundred milliseconds.
-const MIN_TTL_OF_SESSIONS: Duration = Duration::from_secs(1);

@@ -1,24 +1,32 @@
 //! What is remembered of a claim from round to round.
+//!
+//! A claim that waits tries one round after the other. A round that was cancelled while a node had
+//! not responded leaves tombstones for its owner id, so that the next round needs another one: the
+//! number of the claim plus the round times 2^40. Here stands which round it is, and which
+//! tombstones are still missing.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{Claim, Owner};
+use crate::support::sync::Mutex;
 
-/// All claims that were asked for and not released yet.
-#[derive(Debug, Default)]
-pub(super) struct Rounds(Mutex<HashMap<Owner, Known>>);
+/// More missing tombstones than this of one claim are left to the end of their leases.
+const MISSING_MAX: usize = 256;
 
-/// What is known of one claim.
+/// All claims that were requested and not released yet.
 #[derive(Debug, Default)]
-struct Known {
-    /// The claim's name on the nodes: it changes after a round that was undone in doubt, since the
-    /// old one is refused wherever a tombstone lies.
-    round: u64,
-    /// A node did not answer a request of this round, which may still arrive.
-    unsure: bool,
-    /// Earlier rounds and the nodes that may still get a request of theirs and have no tombstone.
-    unsettled: Vec<(u64, usize)>,
+pub(super) struct Rounds(Mutex<HashMap<Owner, ClaimRounds>>);
+
+/// The rounds of one claim.
+#[derive(Debug, Default)]
+struct ClaimRounds {
+    /// The number of the current round, which is part of the claim's name on the nodes.
+    current: u64,
+    /// A node did not respond to a request of this round, which may still arrive.
+    unconfirmed: bool,
+    /// Cancelled rounds and the nodes that may still get a request of them and are not known to
+    /// have a tombstone.
+    missing_tombstones: Vec<(u64, usize)>,
     /// The nodes that were busy in the last round.
     busy: Vec<usize>,
     /// The holder that most of them named, and how many rounds in a row were lost to it.
@@ -26,90 +34,99 @@ struct Known {
     lost: u32,
 }
 
+/// A tombstone that a node should have and may not: for the claim of a cancelled round, as a
+/// release has to name it.
+#[derive(Debug)]
+pub(super) struct MissingTombstone {
+    pub(super) claim: Claim,
+    pub(super) node: usize,
+}
+
 impl Rounds {
-    /// The claim as the nodes know it.
-    pub(super) fn claim(&self, claim: &Claim) -> Claim {
-        let all = self.all();
-        let known = all.get(&claim.owner);
-        let mut asked = named(claim, known.map_or(0, |known| known.round));
-        asked.doubtful |= known.is_some_and(|known| known.unsure);
-        asked
+    /// The claim as the nodes know it in the current round.
+    pub(super) fn current(&self, claim: &Claim) -> Claim {
+        let claims = self.0.lock();
+        let rounds = claims.get(&claim.owner);
+        let mut named = of_round(claim, rounds.map_or(0, |rounds| rounds.current));
+        named.unconfirmed |= rounds.is_some_and(|rounds| rounds.unconfirmed);
+        named
     }
 
-    /// A round was asked for: did a node not answer?
-    pub(super) fn asked(&self, owner: Owner, unsure: bool) {
-        self.all().entry(owner).or_default().unsure |= unsure;
+    /// All nodes were sent a request of the current round; `unconfirmed` if one did not respond.
+    pub(super) fn requested(&self, owner: Owner, unconfirmed: bool) {
+        self.0.lock().entry(owner).or_default().unconfirmed |= unconfirmed;
     }
 
-    /// A round was lost at these nodes, mostly to this holder. How often was it lost to the same
-    /// one before?
+    /// A round was lost at these nodes, mostly to this holder. Returns how many rounds before it
+    /// were lost to the same one.
     pub(super) fn lost(&self, owner: Owner, busy: Vec<usize>, holder: Option<String>) -> u32 {
-        let mut all = self.all();
-        let known = all.entry(owner).or_default();
-        let same = known.holder.is_some() && known.holder == holder;
-        known.lost = if same { known.lost.saturating_add(1) } else { 0 };
-        (known.busy, known.holder) = (busy, holder);
-        known.lost
+        let mut claims = self.0.lock();
+        let rounds = claims.entry(owner).or_default();
+        let same = rounds.holder.is_some() && rounds.holder == holder;
+        rounds.lost = if same { rounds.lost.saturating_add(1) } else { 0 };
+        rounds.busy = busy;
+        rounds.holder = holder;
+        rounds.lost
     }
 
-    /// The nodes that were busy in the last round, if there was one, and how often it was lost.
-    pub(super) fn waits(&self, owner: Owner) -> Option<(Vec<usize>, u32)> {
-        self.all().get(&owner).map(|known| (known.busy.clone(), known.lost))
+    /// The nodes that were busy in the last round, if there was one, and how many rounds were lost
+    /// before it.
+    pub(super) fn last_lost(&self, owner: Owner) -> Option<(Vec<usize>, u32)> {
+        self.0.lock().get(&owner).map(|rounds| (rounds.busy.clone(), rounds.lost))
     }
 
-    /// A round is about to be undone on so many nodes: its name is not used again. What each of
-    /// them has to be told.
-    pub(super) fn undone(&self, claim: &Claim, nodes: usize) -> Vec<(Claim, usize)> {
-        let mut all = self.all();
-        let known = all.entry(claim.owner).or_default();
-        let round = known.round;
-        known.unsettled.extend((0..nodes).map(|node| (round, node)));
-        let beyond = known.unsettled.len().saturating_sub(UNSETTLED_MAX);
-        known.unsettled.drain(..beyond);
-        (known.round, known.unsure) = (round + 1, false);
-        (0..nodes).map(|node| (late(claim, round), node)).collect()
+    /// The current round is about to be cancelled on so many nodes: its name is not used again.
+    /// Returns the tombstones that they should get.
+    pub(super) fn cancel_current(&self, claim: &Claim, nodes: usize) -> Vec<MissingTombstone> {
+        let mut claims = self.0.lock();
+        let rounds = claims.entry(claim.owner).or_default();
+        let cancelled = rounds.current;
+        let missing = &mut rounds.missing_tombstones;
+        missing.extend((0..nodes).map(|node| (cancelled, node)));
+        let beyond = missing.len().saturating_sub(MISSING_MAX);
+        missing.drain(..beyond);
+        rounds.current = cancelled + 1;
+        rounds.unconfirmed = false;
+        (0..nodes).map(|node| MissingTombstone::new(claim, cancelled, node)).collect()
     }
 
-    /// The names under which a late request may still arrive, and where.
-    pub(super) fn unsettled(&self, claim: &Claim) -> Vec<(Claim, usize)> {
-        let all = self.all();
-        let rounds = all.get(&claim.owner).map_or(&[][..], |known| &known.unsettled);
-        rounds.iter().map(|(round, node)| (late(claim, *round), *node)).collect()
+    /// The tombstones that nodes should have and may not.
+    pub(super) fn missing_tombstones(&self, claim: &Claim) -> Vec<MissingTombstone> {
+        let claims = self.0.lock();
+        let missing = claims.get(&claim.owner).map_or(&[][..], |rounds| &rounds.missing_tombstones);
+        missing.iter().map(|(round, node)| MissingTombstone::new(claim, *round, *node)).collect()
     }
 
-    /// These nodes were told of these names.
-    pub(super) fn settled(&self, owner: Owner, told: &[(Owner, usize)]) {
-        if let Some(known) = self.all().get_mut(&owner) {
-            known.unsettled.retain(|(round, node)| !told.contains(&(name(owner, *round), *node)));
+    /// These names have a tombstone on these nodes.
+    pub(super) fn tombstones_written(&self, owner: Owner, written: &[(Owner, usize)]) {
+        if let Some(rounds) = self.0.lock().get_mut(&owner) {
+            let is_missing =
+                |(round, node): &(u64, usize)| !written.contains(&(name(owner, *round), *node));
+            rounds.missing_tombstones.retain(is_missing);
         }
     }
 
     /// The claim was released.
-    pub(super) fn end(&self, owner: Owner) {
-        self.all().remove(&owner);
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashMap<Owner, Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn forget(&self, owner: Owner) {
+        self.0.lock().remove(&owner);
     }
 }
 
-fn named(claim: &Claim, round: u64) -> Claim {
+impl MissingTombstone {
+    fn new(claim: &Claim, round: u64, node: usize) -> MissingTombstone {
+        let claim = Claim { unconfirmed: true, ..of_round(claim, round) };
+        MissingTombstone { claim, node }
+    }
+}
+
+fn of_round(claim: &Claim, round: u64) -> Claim {
     Claim { owner: name(claim.owner, round), ..claim.clone() }
-}
-
-/// The claim of a round, as a release has to name it that refuses what arrives after it.
-fn late(claim: &Claim, round: u64) -> Claim {
-    Claim { doubtful: true, ..named(claim, round) }
 }
 
 /// A client makes far fewer than 2^40 claims.
 fn name(owner: Owner, round: u64) -> Owner {
     Owner::new(owner.client(), owner.number() | (round << 40))
 }
-
-/// More late requests than this of one claim are left to the end of their leases.
-const UNSETTLED_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -124,27 +141,32 @@ mod tests {
     }
 
     #[test]
-    fn a_name_changes_before_a_round_is_undone() {
-        let (rounds, claim) = (Rounds::default(), claim());
-        let first = rounds.claim(&claim).owner;
-        let told = rounds.undone(&claim, 3);
-        assert_ne!(rounds.claim(&claim).owner, first, "a release may arrive that was dropped");
-        assert!(told.iter().all(|(late, _)| late.owner == first && late.doubtful), "{told:?}");
-        assert_eq!(rounds.unsettled(&claim).len(), 3, "nobody has answered yet");
-        rounds.settled(claim.owner, &[(first, 0), (first, 2)]);
-        let left: Vec<usize> = rounds.unsettled(&claim).iter().map(|(_, node)| *node).collect();
+    fn a_name_changes_before_a_round_is_cancelled() {
+        let rounds = Rounds::default();
+        let claim = claim();
+        let first = rounds.current(&claim).owner;
+        let missing = rounds.cancel_current(&claim, 3);
+        assert_ne!(rounds.current(&claim).owner, first, "a release may arrive that was dropped");
+        let refuses_late =
+            |one: &MissingTombstone| one.claim.owner == first && one.claim.unconfirmed;
+        assert!(missing.iter().all(refuses_late), "{missing:?}");
+        assert_eq!(rounds.missing_tombstones(&claim).len(), 3, "no node has responded yet");
+        rounds.tombstones_written(claim.owner, &[(first, 0), (first, 2)]);
+        let left: Vec<usize> =
+            rounds.missing_tombstones(&claim).iter().map(|missing| missing.node).collect();
         assert_eq!(left, [1]);
-        rounds.end(claim.owner);
-        assert!(rounds.unsettled(&claim).is_empty());
+        rounds.forget(claim.owner);
+        assert!(rounds.missing_tombstones(&claim).is_empty());
     }
 
     #[test]
     fn rounds_lost_to_the_same_holder_are_counted() {
-        let (rounds, owner) = (Rounds::default(), claim().owner);
+        let rounds = Rounds::default();
+        let owner = claim().owner;
         let lost = |holder: Option<&str>| rounds.lost(owner, vec![1], holder.map(str::to_owned));
         assert_eq!([lost(Some("a")), lost(Some("a")), lost(Some("a"))], [0, 1, 2]);
         assert_eq!([lost(Some("b")), lost(Some("b"))], [0, 1]);
-        assert_eq!([lost(None), lost(None)], [0, 0], "nobody is the same");
-        assert_eq!(rounds.waits(owner), Some((vec![1], 0)));
+        assert_eq!([lost(None), lost(None)], [0, 0], "no holder is the same");
+        assert_eq!(rounds.last_lost(owner), Some((vec![1], 0)));
     }
 }

@@ -1,12 +1,13 @@
-//! The time that leases in the file are counted on, and the boot of the machine that it belongs to.
+//! The clock on which the leases in the file are counted, and the id of the boot that it belongs
+//! to.
 
 use std::io;
 
 /// A clock that all processes of this machine agree on, and that runs while the machine sleeps.
 #[derive(Debug)]
 pub(super) struct Boot {
-    /// Changes with every start of the machine: then the clock began anew, and what SQLite had not
-    /// yet synced may be gone.
+    /// Changes with every start of the machine. The clock then starts again from zero, and commits
+    /// that SQLite had not synced may be lost.
     pub(super) id: String,
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "a Linux namespace"))]
     offset_ns: i64,
@@ -16,13 +17,13 @@ pub(super) struct Boot {
 impl Boot {
     pub(super) fn read() -> io::Result<Boot> {
         let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
-        // Kernels without time namespaces have no such file, and nothing to take off.
+        // Kernels without time namespaces have no such file, and no offset.
         let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
         Ok(Boot { id, offset_ns: boottime_offset_ns(&offsets) })
     }
 
-    /// Whole milliseconds since boot, the same in every time namespace: the offset is taken off
-    /// before the rest is cut off.
+    /// Whole milliseconds since boot, the same in every time namespace: the offset is subtracted
+    /// before the time is rounded down.
     pub(super) fn now_ms(&self) -> i64 {
         use rustix::time::{ClockId, clock_gettime};
         let time = clock_gettime(ClockId::Boottime);
@@ -31,8 +32,8 @@ impl Boot {
     }
 }
 
-/// Elsewhere there is no id of the boot: leases are counted on the wall clock, and every commit is
-/// synced (see `schema::SYNC`), so that nothing is lost that the id would have to tell us.
+/// Other systems have no id of the boot: leases are counted on the wall clock, and every commit is
+/// synced (see `layout::schema::SYNC`), so that a restart loses nothing.
 #[cfg(not(target_os = "linux"))]
 impl Boot {
     pub(super) fn read() -> io::Result<Boot> {
@@ -44,14 +45,14 @@ impl Boot {
     }
 }
 
-/// The wall clock: the first token of a new file, so that a deleted store does not start again
-/// below the tokens it had given out.
+/// The wall clock in milliseconds: the first token of a new file, so that a store that was deleted
+/// and created again does not start below the tokens that it had granted.
 pub(super) fn unix_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.ok().and_then(|since| i64::try_from(since.as_millis()).ok()).unwrap_or(1).max(1)
 }
 
-/// How far the clock of our time namespace is ahead of the machine's.
+/// How far the clock of this process's time namespace is ahead of the machine's.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "a Linux namespace"))]
 fn boottime_offset_ns(offsets: &str) -> i64 {
     let parse = |line: &str| {
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_offset_of_a_time_namespace_is_taken_off() {
+    fn the_offset_of_a_time_namespace_is_subtracted() {
         let text = "monotonic           7         0\nboottime      1000000 500000000\n";
         assert_eq!(boottime_offset_ns(text), 1_000_000_500_000_000);
         for text in ["", "boottime", "boottime x 1", "monotonic 1 1"] {

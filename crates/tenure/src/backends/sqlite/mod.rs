@@ -1,29 +1,46 @@
-//! The embedded store: locks between the processes of one machine, in a file.
+//! SQLite: locks between the processes of one machine, in a file. There is no server.
 //!
-//! `place` finds the file, `trust` and `mounts` say whether it may be used, `schema` opens it,
-//! `store` is the open store on its `thread`; `verbs` and `change` decide who holds what; `beacon`
-//! tells the dead from the living, `bell` and `wait` wake who waits, both in the folder `sessions`.
+//! - `config`: what the URL says
+//! - `store_path`: finds or creates the file, and checks that it may be used
+//! - `mounts`: checks of the file system below the file
+//! - `trust`: which folders root may use a store in
+//! - `boot`: the clock of leases, and the id of the boot
+//! - `connection`: the thread that owns the open store, and its transactions
+//! - `layout`: the tables and their rows
+//! - `transaction`: what acquire, renew, release and evict share: handoff, tokens, wake-ups
+//! - `acquire`, `renew`, `release`: the lock operations
+//! - `wait`: `until_free` and `until_lost`
+//! - `wake_socket`: wake-ups between processes
+//! - `liveness`: sessions, and the file that shows that one lives
+//! - `session_folder`: the folder of liveness files and wake sockets
+//! - `admin`: list and evict
+//! - `doctor`: checks for operators
+//! - `error`: errors of SQLite and of the file system
+//! - `write_lock`: which process blocks the file, for error messages
+//!
 //! The user's page is `docs/backends/sqlite.md`.
 
-mod beacon;
-mod bell;
+mod acquire;
+mod admin;
 mod boot;
-mod change;
-mod culprit;
-mod examine;
-mod fault;
+mod config;
+mod connection;
+mod doctor;
+mod error;
+mod layout;
+mod liveness;
 mod mounts;
-mod place;
-mod row;
-mod schema;
-mod sessions;
-mod store;
+mod release;
+mod renew;
+mod session_folder;
+mod store_path;
 #[cfg(test)]
 mod tests;
-mod thread;
+mod transaction;
 mod trust;
-mod verbs;
 mod wait;
+mod wake_socket;
+mod write_lock;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -32,28 +49,29 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::backend::{Backend, Claim, Grant, Info, Reach, Scope};
-use crate::claim::{Attempt, Holding};
+use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Reach, Scope};
 use crate::error::Result;
 use crate::finding::Finding;
 use crate::key::Key;
-use crate::options::Options;
+use crate::support::url::Url;
 use crate::token::FencingToken;
-use place::Settings;
-use store::Store;
-use thread::Handle;
-use wait::Wish;
+use config::Config;
+use connection::thread::StoreHandle;
+use wait::WatchFor;
+
+/// A change takes well under a millisecond; a machine may be busy for some tens of them.
+const MIN_TTL: Duration = Duration::from_millis(50);
 
 /// Opens `sqlite:`, the default store of this user, or `sqlite:PATH`.
-pub(crate) async fn open(options: Options) -> Result<Sqlite> {
-    let settings = Settings::take(options)?;
-    let (handle, path) = Handle::start(settings, |store| store.place.file.clone()).await?;
+pub(crate) async fn open(url: Url) -> Result<Sqlite> {
+    let config = Config::from_url(url)?;
+    let (handle, path) = StoreHandle::start(config, |store| store.path.file.clone()).await?;
     Ok(Sqlite { opened: Arc::new(Opened { handle, path }) })
 }
 
 /// Locks between the processes of one machine, in a file that survives crashes.
 ///
-/// Clones share one session. When the last is dropped, whatever it still holds is released.
+/// Clones share one session. When the last one is dropped, all locks of the session are released.
 ///
 /// # Examples
 ///
@@ -83,7 +101,7 @@ pub struct Sqlite {
 }
 
 struct Opened {
-    handle: Handle,
+    handle: StoreHandle,
     path: PathBuf,
 }
 
@@ -100,15 +118,15 @@ impl Sqlite {
     ///
     /// **Cancel safe.** Dropping the future closes what was opened.
     pub async fn open(url: &str) -> Result<Sqlite> {
-        open(Options::parse(url)?).await
+        open(Url::parse(url)?).await
     }
 
-    /// The file, without symbolic links.
+    /// The path of the file, without symbolic links.
     pub fn path(&self) -> &Path {
         &self.opened.path
     }
 
-    fn handle(&self) -> &Handle {
+    fn store(&self) -> &StoreHandle {
         &self.opened.handle
     }
 }
@@ -132,52 +150,55 @@ impl Backend for Sqlite {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
         let claim = claim.clone();
-        self.handle().ask(move |store| store.take(&claim)).await?
+        self.store().execute(move |store| acquire::try_acquire(store, &claim)).await?
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
-        let (count, claims) = (claims.len(), claims.to_vec());
-        match self.handle().ask(move |store| store.renew(&claims)).await {
-            Ok(answers) => answers,
+        let count = claims.len();
+        let claims = claims.to_vec();
+        match self.store().execute(move |store| renew::renew(store, &claims)).await {
+            Ok(outcomes) => outcomes,
             Err(error) => vec![Err(error); count],
         }
     }
 
     async fn release(&self, claim: &Claim) -> Result<bool> {
         let claim = claim.clone();
-        self.handle().ask(move |store| store.release(&claim)).await?
+        self.store().execute(move |store| release::release(store, &claim)).await?
     }
 
-    /// Never carries a grant: an offer is confirmed by the next ask, which also tells its lease.
+    /// Never returns a grant: the next request confirms an offer, and returns its lease.
     async fn until_free(&self, claim: &Claim) -> Option<Grant> {
-        self.handle().watch(claim, Wish::Free { queued: claim.waits }).await;
+        self.store().wait(claim, WatchFor::Free { queued: claim.waits }).await;
         None
     }
 
     async fn until_lost(&self, claim: &Claim) {
-        self.handle().watch(claim, Wish::Lost).await;
+        self.store().wait(claim, WatchFor::Lost).await;
     }
 
     async fn list(&self, scope: Scope<'_>) -> Result<Vec<Holding>> {
         match scope {
             Scope::Key(key) => {
                 let key = key.clone();
-                self.handle().ask(move |store| store.list(Scope::Key(&key))).await?
+                self.store().execute(move |store| admin::list(store, Scope::Key(&key))).await?
             }
             Scope::Prefix(prefix) => {
                 let prefix = prefix.to_owned();
-                self.handle().ask(move |store| store.list(Scope::Prefix(&prefix))).await?
+                self.store()
+                    .execute(move |store| admin::list(store, Scope::Prefix(&prefix)))
+                    .await?
             }
         }
     }
 
     async fn evict(&self, key: &Key, token: FencingToken) -> Result<bool> {
         let key = key.clone();
-        self.handle().ask(move |store| store.evict(&key, token)).await?
+        self.store().execute(move |store| admin::evict(store, &key, token)).await?
     }
 
-    async fn examine(&self) -> Result<Vec<Finding>> {
-        self.handle().ask(Store::examine).await?
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        self.store().execute(doctor::doctor).await?
     }
 }
 
@@ -185,6 +206,3 @@ impl Backend for Sqlite {
 #[cfg(doctest)]
 #[doc = include_str!("../../../../../docs/backends/sqlite.md")]
 struct Page;
-
-/// A change takes well under a millisecond; a machine may be busy for some tens of them.
-const MIN_TTL: Duration = Duration::from_millis(50);

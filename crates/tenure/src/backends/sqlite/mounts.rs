@@ -1,98 +1,10 @@
-//! Whether the file lies where the promise of one kernel holds: on a local file system, and under
-//! one name.
+//! Checks that all processes that open the file do it through one kernel and one name: the file is
+//! on a local file system, and is not mounted by itself.
 
 use std::path::Path;
 
-use super::fault;
+use super::error::from_io;
 use crate::error::{Error, ErrorKind, Result};
-
-/// Refuses a folder on a file system that other machines may write to, and one of which that is not
-/// known unless it is allowed.
-#[cfg(target_os = "linux")]
-pub(super) fn check_folder(folder: &Path, allow: bool) -> Result<()> {
-    let facts = rustix::fs::statfs(folder).map_err(|errno| fault::from_io(folder, errno.into()))?;
-    // Magic numbers have 32 bits; on some machines they come sign-extended.
-    refuse_file_system(folder, facts.f_type as u32, allow)
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(super) fn check_folder(_folder: &Path, _allow: bool) -> Result<()> {
-    Ok(())
-}
-
-#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "the numbers are Linux's"))]
-fn refuse_file_system(folder: &Path, magic: u32, allow: bool) -> Result<()> {
-    let shared = SHARED.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name);
-    if shared.is_none() && (allow || LOCAL.contains(&magic)) {
-        return Ok(());
-    }
-    let advice = match shared {
-        Some(_) => {
-            "name a file on a local disk with `sqlite:PATH`, or use a server such as `redis:`"
-        }
-        None => "add `?network=allow` if this mount is local, or name a file on a local disk",
-    };
-    let name = match (shared, magic) {
-        (Some(name), _) => name.to_owned(),
-        (None, FUSE) => "FUSE".to_owned(),
-        (None, _) => format!("a file system that is not known to be local (number {magic:#x})"),
-    };
-    Err(Error::new(
-        ErrorKind::Unsupported,
-        format!(
-            "`{}` is on {name}: the store needs memory shared by one kernel, and cannot promise \
-             there that two machines do not hold the same lock; {advice}",
-            folder.display()
-        ),
-    ))
-}
-
-/// Refuses a file that is mounted by itself, as by `docker -v locks.db:/locks.db`. It is the same
-/// file in two folders, and each has a log, an index and sessions of its own: two stores, which
-/// know nothing of each other and write into one file.
-#[cfg(target_os = "linux")]
-pub(super) fn check_file(file: &Path) -> Result<()> {
-    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
-    let facts = statx(CWD, file, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
-    let mounted = match facts {
-        Ok(facts) if facts.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) => {
-            facts.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
-        }
-        // Kernels before 5.8 do not tell.
-        _ => std::fs::read_to_string("/proc/self/mountinfo")
-            .is_ok_and(|mounts| is_mount_point(&mounts, file)),
-    };
-    match mounted {
-        false => Ok(()),
-        true => Err(Error::new(
-            ErrorKind::Unsupported,
-            format!(
-                "`{}` is mounted as a single file: what is written beside it is not seen from its \
-                 other place, and both could hold the same lock; mount the folder instead",
-                file.display()
-            ),
-        )),
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(super) fn check_file(_file: &Path) -> Result<()> {
-    Ok(())
-}
-
-/// Whether a file is among the mount points of a `/proc/self/mountinfo`, which writes blanks and
-/// the like in octal.
-#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "a file of Linux"))]
-fn is_mount_point(mounts: &str, file: &Path) -> bool {
-    let escaped: String = file.to_string_lossy().chars().fold(String::new(), |mut text, c| {
-        match c {
-            ' ' | '\t' | '\n' | '\\' => text.push_str(&format!("\\{:03o}", u32::from(c))),
-            _ => text.push(c),
-        }
-        text
-    });
-    mounts.lines().filter_map(|line| line.split(' ').nth(4)).any(|point| point == escaped)
-}
 
 const FUSE: u32 = 0x6573_5546;
 
@@ -136,6 +48,92 @@ const SHARED: [(u32, &str); 17] = [
     (0xff53_4d42, "CIFS"),
 ];
 
+/// Refuses a folder on a file system that other machines may write to. One that is not known to be
+/// local is refused too, unless `allow` is set.
+#[cfg(target_os = "linux")]
+pub(super) fn check_folder(folder: &Path, allow: bool) -> Result<()> {
+    let file_system = rustix::fs::statfs(folder).map_err(|errno| from_io(folder, errno.into()))?;
+    // Magic numbers have 32 bits; on some machines they come sign-extended.
+    refuse_file_system(folder, file_system.f_type as u32, allow)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn check_folder(_folder: &Path, _allow: bool) -> Result<()> {
+    Ok(())
+}
+
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "the numbers are Linux's"))]
+fn refuse_file_system(folder: &Path, magic: u32, allow: bool) -> Result<()> {
+    let shared = SHARED.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name);
+    if shared.is_none() && (allow || LOCAL.contains(&magic)) {
+        return Ok(());
+    }
+    let advice = match shared {
+        Some(_) => {
+            "name a file on a local disk with `sqlite:PATH`, or use a server such as `redis:`"
+        }
+        None => "add `?network=allow` if this mount is local, or name a file on a local disk",
+    };
+    let name = match (shared, magic) {
+        (Some(name), _) => name.to_owned(),
+        (None, FUSE) => "FUSE".to_owned(),
+        (None, _) => format!("a file system that is not known to be local (number {magic:#x})"),
+    };
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "`{}` is on {name}: the store needs memory shared by one kernel, and cannot promise \
+             there that two machines do not hold the same lock; {advice}",
+            folder.display()
+        ),
+    ))
+}
+
+/// Refuses a file that is mounted by itself, as by `docker -v locks.db:/locks.db`. It is the same
+/// file in two folders, and each folder has a log, an index and sessions of its own: two stores
+/// that do not see each other and write into one file.
+#[cfg(target_os = "linux")]
+pub(super) fn check_file(file: &Path) -> Result<()> {
+    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+    let attributes = statx(CWD, file, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
+    let mounted = match attributes {
+        Ok(attributes) if attributes.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) => {
+            attributes.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+        }
+        // Kernels before 5.8 do not set this attribute.
+        _ => std::fs::read_to_string("/proc/self/mountinfo")
+            .is_ok_and(|mounts| is_mount_point(&mounts, file)),
+    };
+    if !mounted {
+        return Ok(());
+    }
+    let message = format!(
+        "`{}` is mounted as a single file: what is written beside it is not seen under its other \
+         path, and both could hold the same lock; mount the folder instead",
+        file.display()
+    );
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn check_file(_file: &Path) -> Result<()> {
+    Ok(())
+}
+
+/// Whether a file is among the mount points of a `/proc/self/mountinfo`, which writes blanks and
+/// the like in octal.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "a file of Linux"))]
+fn is_mount_point(mounts: &str, file: &Path) -> bool {
+    let escaped: String = file.to_string_lossy().chars().fold(String::new(), |mut text, c| {
+        match c {
+            ' ' | '\t' | '\n' | '\\' => text.push_str(&format!("\\{:03o}", u32::from(c))),
+            _ => text.push(c),
+        }
+        text
+    });
+    mounts.lines().filter_map(|line| line.split(' ').nth(4)).any(|point| point == escaped)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_that_is_not_known_to_be_local_needs_the_operators_word() {
+    fn a_file_system_that_is_not_known_to_be_local_must_be_allowed() {
         for (magic, name) in [(FUSE, "FUSE"), (0x1234_5678, "0x12345678")] {
             let error = refuse(magic, false).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -169,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mounted_file_is_found_where_the_kernel_does_not_tell() {
+    fn a_mounted_file_is_found_in_the_list_of_mounts() {
         let mounts = "22 1 254:0 / / rw - ext4 /dev/vda rw\n\
                       40 22 254:0 /a/x.db /srv/my\\040locks.db rw - ext4 /dev/vda rw\n";
         assert!(is_mount_point(mounts, Path::new("/srv/my locks.db")));

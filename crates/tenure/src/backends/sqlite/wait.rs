@@ -1,5 +1,29 @@
-//! Who waits for a hint, and when to look for them: at a ring of the bell, at the end of the
-//! holder's process, and from time to time, since both can be missed.
+//! Wait: `until_free` and `until_lost`. When to tell a client that a request is worthwhile.
+//!
+//! A watch is a registered wait. It fires once, which is a hint: the client then sends a request,
+//! which decides. A watch fires
+//!
+//! - when a **wake-up** for its owner comes, from this process or over the wake socket. The
+//!   process that hands off a key sends one to the owner that it offered the key to, and an
+//!   eviction sends one to the holder. So a release wakes one waiter in one process;
+//! - when the **process of the holder ends** and its session is dead. Only the first two of a queue
+//!   watch that process, by a pidfd: the first one notices, and the second one if the first died
+//!   together with the holder;
+//! - when a **poll** of the file finds the key free, the entry expired, or the lock lost. A watch
+//!   polls at the end of the holder's lease, and from time to time, since everything else can be
+//!   missed.
+//!
+//! **The race.** What changed before the watch was registered sends no more wake-up. So a watch is
+//! registered first and then polls once: a change before the poll is found by it, and a change
+//! after it finds the watch. In the same way the process of a holder is watched first, and its
+//! session is probed afterwards.
+//!
+//! Only the first of a queue polls at the exact end of a lease; the others follow in steps, so
+//! that a lease that expires does not wake them all.
+//!
+//! `support::wakeups` is not used here. A watch belongs to the thread of the store, together with
+//! the time of its next poll and the process that it watches; it fires once, and a thread that
+//! ends has to fire all of them, which dropping the senders of the channels does.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,73 +31,88 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::beacon::Session;
-use super::bell::Ring;
-use super::change::ahead;
-use super::row::Row;
-use super::store::Store;
+use super::connection::store::OpenStore;
+use super::layout::row::ClaimRow;
+use super::liveness::Session;
+use super::wake_socket::WakeReason;
 use crate::backend::Owner;
 use crate::error::Result;
 use crate::key::Key;
+use crate::support::backoff::jitter;
 
-/// A registered hint. It is fired by sending, and gone when it was.
-pub(super) struct Watch {
+/// How long the first of a queue goes without a poll: its wake-up may be lost.
+const POLL_FIRST: Duration = Duration::from_secs(1);
+/// How long the others of a queue go without a poll: the first one polls for them.
+const POLL_OTHERS: Duration = Duration::from_millis(2500);
+/// How long a watch goes without a poll that no wake-up can reach, or that cannot notice the end of
+/// the holder's process.
+const POLL_OFTEN: Duration = Duration::from_millis(250);
+/// Polls of several watches are spread over this time.
+const SPREAD: Duration = Duration::from_millis(50);
+/// A poll at the end of a lease comes so much later, so that it is not a moment too early.
+const AFTER_END: Duration = Duration::from_millis(2);
+/// Between the polls of two waiters of a queue at the end of a lease.
+const STEP: Duration = Duration::from_millis(20);
+
+/// A registered wait. It fires by sending, and is removed then.
+pub(super) struct HintWatch {
     pub(super) key: Key,
     pub(super) owner: Owner,
-    pub(super) wish: Wish,
+    pub(super) wait_for: WatchFor,
     pub(super) fire: oneshot::Sender<()>,
 }
 
-/// What a hint waits for.
+/// What a watch waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// That the key may be had. A waiter with a place in the queue is rung; others look often.
+pub(super) enum WatchFor {
+    /// The key may be free. An owner with a queue entry gets a wake-up; others poll often.
     Free { queued: bool },
-    /// That the owner may have lost the key.
+    /// The owner may have lost the key.
     Lost,
 }
 
+/// All watches of one store, by their ids.
 #[derive(Default)]
-pub(super) struct Watches {
-    watches: HashMap<u64, Watch>,
+pub(super) struct HintWatches {
+    watches: HashMap<u64, HintWatch>,
     owners: HashMap<Owner, Vec<u64>>,
-    /// When to look again, earliest first; and by watch.
+    /// When to poll, the earliest first; and the same by watch.
     due: BTreeSet<(Instant, u64)>,
     due_of: HashMap<u64, Instant>,
-    holders: HashMap<u64, Holder>,
+    holders: HashMap<u64, WatchedHolder>,
 }
 
-/// The holder that a watch has seen.
-struct Holder {
+/// The holder that a watch has found.
+struct WatchedHolder {
     session: Session,
-    process: Process,
+    process: HolderProcess,
 }
 
-enum Process {
-    /// Ends with us.
-    Ours,
-    /// Cannot be watched, or has ended and left its beacon to a child.
+enum HolderProcess {
+    /// This process.
+    Own,
+    /// It cannot be watched; or it has ended, and a child process has inherited its liveness file.
     Unknown,
     Watched(OwnedFd),
 }
 
-impl Watches {
-    /// Subscribes, then looks: what happened in between is not missed.
-    pub(super) fn add(&mut self, store: &mut Store, id: u64, watch: Watch) {
-        store.bell();
+impl HintWatches {
+    /// Registers a watch, then polls for it.
+    pub(super) fn add(&mut self, store: &mut OpenStore, id: u64, watch: HintWatch) {
+        store.bind_wake_socket();
         self.owners.entry(watch.owner).or_default().push(id);
         self.watches.insert(id, watch);
-        self.look(store, id);
+        self.poll(store, id);
     }
 
-    pub(super) fn remove(&mut self, id: u64) -> Option<Watch> {
+    pub(super) fn remove(&mut self, id: u64) -> Option<HintWatch> {
         let watch = self.watches.remove(&id)?;
         self.holders.remove(&id);
         if let Some(at) = self.due_of.remove(&id) {
             self.due.remove(&(at, id));
         }
         if let Some(ids) = self.owners.get_mut(&watch.owner) {
-            ids.retain(|one| *one != id);
+            ids.retain(|other| *other != id);
             if ids.is_empty() {
                 self.owners.remove(&watch.owner);
             }
@@ -81,52 +120,52 @@ impl Watches {
         Some(watch)
     }
 
-    /// Fires for everybody who was rung.
-    pub(super) fn hear(&mut self, store: &mut Store) {
-        for (owner, ring) in store.rung() {
+    /// Fires the watches of all owners for which a wake-up has come.
+    pub(super) fn deliver_wake_ups(&mut self, store: &mut OpenStore) {
+        for (owner, reason) in store.receive_wake_ups() {
             let Some(ids) = self.owners.get(&owner).cloned() else { continue };
-            if ring == Ring::Evicted {
+            if reason == WakeReason::Evicted {
                 store.evicted.insert(owner);
             }
             ids.into_iter().for_each(|id| self.fire(id));
         }
         if store.is_replaced() {
-            let lost = |watch: &Watch| watch.wish == Wish::Lost;
+            let lost = |watch: &HintWatch| watch.wait_for == WatchFor::Lost;
             let ids = self.watches.iter().filter(|(_, watch)| lost(watch)).map(|(id, _)| *id);
             ids.collect::<Vec<_>>().into_iter().for_each(|id| self.fire(id));
         }
     }
 
-    /// Looks for everybody whose time has come.
-    pub(super) fn look_around(&mut self, store: &Store) {
+    /// Polls for all watches whose time has come.
+    pub(super) fn poll_due(&mut self, store: &OpenStore) {
         let now = Instant::now();
         while let Some(&(at, id)) = self.due.first().filter(|(at, _)| *at <= now) {
             self.due.remove(&(at, id));
             self.due_of.remove(&id);
-            self.look(store, id);
+            self.poll(store, id);
         }
     }
 
-    /// When somebody has to look next.
-    pub(super) fn next_look(&self) -> Option<Instant> {
+    /// When the next poll is due.
+    pub(super) fn next_poll(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// The processes whose end is of interest, by watch.
+    /// The processes whose end is to be noticed, by watch.
     pub(super) fn processes(&self) -> impl Iterator<Item = (u64, BorrowedFd<'_>)> {
         self.holders.iter().filter_map(|(id, holder)| match &holder.process {
-            Process::Watched(handle) => Some((*id, handle.as_fd())),
-            Process::Ours | Process::Unknown => None,
+            HolderProcess::Watched(pidfd) => Some((*id, pidfd.as_fd())),
+            HolderProcess::Own | HolderProcess::Unknown => None,
         })
     }
 
-    /// The process of the holder that a watch has seen has ended.
-    pub(super) fn ended(&mut self, store: &Store, id: u64) {
+    /// The process of the holder that a watch has found has ended.
+    pub(super) fn process_ended(&mut self, store: &OpenStore, id: u64) {
         if let Some(holder) = self.holders.get_mut(&id) {
-            // If a child keeps its beacon, the end of the process must not be heard again and
-            // again.
-            holder.process = Process::Unknown;
-            self.look(store, id);
+            // If a child keeps the liveness file locked, the session goes on: the end of the
+            // process must not be noticed again and again.
+            holder.process = HolderProcess::Unknown;
+            self.poll(store, id);
         }
     }
 
@@ -141,50 +180,56 @@ impl Watches {
 
     fn fire(&mut self, id: u64) {
         if let Some(watch) = self.remove(id) {
-            // Whoever waited may have gone away at this very moment.
-            let _gone = watch.fire.send(());
+            // The client may have been dropped at this very moment.
+            let _ignored = watch.fire.send(());
         }
     }
 
-    fn look(&mut self, store: &Store, id: u64) {
+    fn poll(&mut self, store: &OpenStore, id: u64) {
         let Some(watch) = self.watches.get(&id) else { return };
-        match see(store, watch) {
-            Ok(Sight::Now) => self.fire(id),
-            Ok(Sight::Wait) => {}
-            Ok(Sight::Held { holder, rank }) => self.wait_for(store, id, &holder, rank),
-            // The next ask of the core meets the same error and can report it.
-            Err(_) => self.look_again(id, LOOK_HEAD),
+        match read(store, watch) {
+            Ok(Status::Changed) => self.fire(id),
+            Ok(Status::Unchanged) => {}
+            Ok(Status::Held { holder, rank }) => self.wait_for_holder(store, id, &holder, rank),
+            // The next request of the client meets the same error and can report it.
+            Err(_) => self.poll_after(id, POLL_FIRST),
         }
     }
 
-    fn wait_for(&mut self, store: &Store, id: u64, holder: &Row, rank: Option<u32>) {
+    /// HintWatches the process of the holder, and sets the time of the next poll.
+    fn wait_for_holder(
+        &mut self,
+        store: &OpenStore,
+        id: u64,
+        holder: &ClaimRow,
+        rank: Option<u32>,
+    ) {
         let near = rank.is_none_or(|rank| rank < 2);
         let known = self.holders.get(&id).is_some_and(|known| known.session == holder.session);
         if !near {
             self.holders.remove(&id);
         } else if !known {
-            let (session, process) = (holder.session, watch_process(holder.pid));
-            self.holders.insert(id, Holder { session, process });
+            let process = watch_process(holder.pid);
+            self.holders.insert(id, WatchedHolder { session: holder.session, process });
         }
-        // After the process is watched: one that ended before is seen by its beacon.
-        if near && store.dead(holder.session).is_some() {
+        // After the process is watched: one that ended before is found by its liveness file.
+        if near && store.find_dead(holder.session).is_some() {
             return self.fire(id);
         }
-        let heard = store.hung_bell().is_some();
-        let watched = |holder: &Holder| !matches!(holder.process, Process::Unknown);
+        let reachable = store.wake_socket().is_some();
+        let watched = |holder: &WatchedHolder| !matches!(holder.process, HolderProcess::Unknown);
         let longest = match rank {
-            Some(0) if heard && self.holders.get(&id).is_some_and(watched) => LOOK_HEAD,
-            Some(1..) if heard => LOOK_OTHERS,
-            _ => LOOK_OFTEN,
+            Some(0) if reachable && self.holders.get(&id).is_some_and(watched) => POLL_FIRST,
+            Some(1..) if reachable => POLL_OTHERS,
+            _ => POLL_OFTEN,
         };
-        // Expiry is noticed by the first of the queue, and only if that fails by the next.
-        let end = holder.left(store.boot.now_ms()) + LATE + STEP * rank.unwrap_or(0);
-        let uneven = Duration::from_millis(id * 37 % 50);
-        self.look_again(id, end.min(longest + uneven));
+        // The first of the queue notices the end of a lease, and the next one only if that fails.
+        let end = holder.left(store.boot.now_ms()) + AFTER_END + STEP * rank.unwrap_or(0);
+        self.poll_after(id, end.min(longest + jitter(Duration::ZERO, SPREAD)));
     }
 
-    fn look_again(&mut self, id: u64, after: Duration) {
-        let at = Instant::now() + after;
+    fn poll_after(&mut self, id: u64, pause: Duration) {
+        let at = Instant::now() + pause;
         if let Some(before) = self.due_of.insert(id, at) {
             self.due.remove(&(before, id));
         }
@@ -192,67 +237,52 @@ impl Watches {
     }
 }
 
-/// What a look at the file has shown.
-enum Sight {
-    /// Worth asking again.
-    Now,
-    /// Nothing to do but to wait for a ring.
-    Wait,
-    /// By somebody else; we have this many before us in the queue, if we are in it.
-    Held { holder: Row, rank: Option<u32> },
+/// What a poll found in the file.
+enum Status {
+    /// A request is worthwhile.
+    Changed,
+    /// The owner still holds the key. Only a wake-up can end that early.
+    Unchanged,
+    /// Another owner holds the key. The rank is how many waiters are ahead, if the owner waits.
+    Held { holder: ClaimRow, rank: Option<u32> },
 }
 
-fn see(store: &Store, watch: &Watch) -> Result<Sight> {
+fn read(store: &OpenStore, watch: &HintWatch) -> Result<Status> {
     let now = store.boot.now_ms();
-    let holder = store.head(&watch.key)?.filter(|head| head.place == 0 && head.expires > now);
-    let queued = match (watch.wish, &holder) {
-        (Wish::Lost, Some(holder)) if holder.owner == watch.owner => return Ok(Sight::Wait),
-        (Wish::Lost, _) => return Ok(Sight::Now),
-        (Wish::Free { queued }, _) => queued,
+    let head = store.head(&watch.key)?;
+    let holder = head.filter(|head| head.is_holder() && head.expires > now);
+    let is_owner = holder.as_ref().is_some_and(|holder| holder.owner == watch.owner);
+    let queued = match watch.wait_for {
+        WatchFor::Lost if is_owner => return Ok(Status::Unchanged),
+        WatchFor::Lost => return Ok(Status::Changed),
+        WatchFor::Free { queued } => queued,
     };
-    let Some(holder) = holder.filter(|holder| holder.owner != watch.owner) else {
-        return Ok(Sight::Now);
-    };
-    let rank = match store.mine(&watch.key, watch.owner)? {
-        Some((place, expires)) if expires > now => {
-            let ahead = ahead(&store.conn, watch.key.as_str(), place, now);
-            Some(ahead.map_err(|error| store.fault(error))?)
-        }
-        // Our place is gone: only asking again brings a new one.
-        _ if queued => return Ok(Sight::Now),
+    let Some(holder) = holder.filter(|_| !is_owner) else { return Ok(Status::Changed) };
+    let rank = match store.queue_entry(&watch.key, watch.owner)? {
+        Some(entry) if entry.expires > now => Some(store.ahead(&watch.key, entry.position, now)?),
+        // The queue entry expired: only another request brings a new one.
+        _ if queued => return Ok(Status::Changed),
         _ => None,
     };
-    Ok(Sight::Held { holder, rank })
+    Ok(Status::Held { holder, rank })
 }
 
-/// A handle that becomes readable when the process ends. A hint only: in another namespace of
-/// process ids the number means somebody else, or nobody.
+/// HintWatches a process by a pidfd, which becomes readable when it ends. A hint only: in another
+/// namespace of process ids the number means another process, or none.
 #[cfg(target_os = "linux")]
-fn watch_process(pid: i32) -> Process {
+fn watch_process(pid: i32) -> HolderProcess {
     use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
     match Pid::from_raw(pid) {
-        Some(pid) if pid == getpid() => Process::Ours,
+        Some(pid) if pid == getpid() => HolderProcess::Own,
         Some(pid) => match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(handle) => Process::Watched(handle),
-            Err(_) => Process::Unknown,
+            Ok(pidfd) => HolderProcess::Watched(pidfd),
+            Err(_) => HolderProcess::Unknown,
         },
-        None => Process::Unknown,
+        None => HolderProcess::Unknown,
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn watch_process(pid: i32) -> Process {
-    if std::process::id() == pid as u32 { Process::Ours } else { Process::Unknown }
+fn watch_process(pid: i32) -> HolderProcess {
+    if std::process::id() == pid as u32 { HolderProcess::Own } else { HolderProcess::Unknown }
 }
-
-/// How long a waiter goes without a look: the first of a queue, whose bell may fail;
-const LOOK_HEAD: Duration = Duration::from_secs(1);
-/// those behind, for whom the first looks;
-const LOOK_OTHERS: Duration = Duration::from_millis(2500);
-/// and who cannot be rung, or whose holder's end cannot be heard.
-const LOOK_OFTEN: Duration = Duration::from_millis(250);
-
-/// After the end of a lease, so that the look does not come a moment too early.
-const LATE: Duration = Duration::from_millis(2);
-/// Between the looks of two waiters at the same end.
-const STEP: Duration = Duration::from_millis(20);

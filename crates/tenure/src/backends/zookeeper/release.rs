@@ -1,54 +1,56 @@
-//! Releasing, also when it failed at first. The library keeps a session alive by its pings,
-//! whatever becomes of the claims, so that a node that was not deleted would stay as long as the
-//! process does.
+//! Release, by the layout of the URL, and the repetition of releases that failed.
+//!
+//! The node of a claim lives as long as its session, and the pings of the client library keep that
+//! alive, whatever becomes of the claims. A node that a failed release left behind would therefore
+//! block its key for as long as the process runs. So each session remembers its claims until their
+//! release is confirmed (`claims`), and a task of the backend releases those that the engine has
+//! given up: a claim whose release was not repeated for a ttl, or that was neither requested nor
+//! renewed for two.
 
 use std::sync::Weak;
 use std::time::Duration;
 
-use super::link::{Call, Link};
-use super::settings::Layout;
-use super::{queue, single};
+use super::config::Layout;
+use super::connection::{CallKind, SessionPool};
+use super::{ephemeral, queue};
 use crate::backend::Claim;
 use crate::error::Result;
 
-impl Link {
-    /// Deletes what the claim has. What hung on a session that is over is gone with it.
-    pub(super) async fn release(&self, claim: &Claim) -> Result<bool> {
-        let session = self.of(claim);
-        if session.is_over() {
-            return Ok(false);
-        }
-        session.leaving(claim);
-        let call = async {
-            match self.settings.layout {
-                Layout::Queue => queue::release(&session, claim).await,
-                Layout::Ephemeral => single::release(&session, claim).await,
-            }
-        };
-        match self.bound(&session, Call::Release, call).await {
-            Err(_) if session.is_over() => Ok(false),
-            answer => answer,
-        }
-    }
+/// The pause between two searches for abandoned claims.
+const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 
-    /// Releases what the core no longer releases itself. What fails is owed still, and comes again.
-    async fn pay(&self) {
-        let owed = self.all().iter().flat_map(|session| session.owed()).collect::<Vec<_>>();
-        for claim in owed {
-            let _again = self.release(&claim).await;
+/// Deletes the nodes of the claim. If its session has ended, the server has deleted them.
+pub(super) async fn release(sessions: &SessionPool, claim: &Claim) -> Result<bool> {
+    let session = sessions.of(claim);
+    if session.has_ended() {
+        return Ok(false);
+    }
+    session.claims.begin_release(claim);
+    let requests = async {
+        match sessions.config.layout {
+            Layout::Queue => queue::release::release(&session, claim).await,
+            Layout::Ephemeral => ephemeral::release::release(&session, claim).await,
         }
-        self.close_idle();
+    };
+    match sessions.call(&session, CallKind::Release, requests).await {
+        Err(_) if session.has_ended() => Ok(false),
+        result => result,
     }
 }
 
-/// Pays what is owed from time to time, for as long as the backend lives.
-pub(super) async fn sweep(link: Weak<Link>) {
+/// Releases abandoned claims and closes idle sessions from time to time, as long as the backend
+/// exists.
+pub(super) async fn sweep(sessions: Weak<SessionPool>) {
     loop {
-        tokio::time::sleep(SWEEP).await;
-        let Some(link) = link.upgrade() else { return };
-        link.pay().await;
+        tokio::time::sleep(SWEEP_PAUSE).await;
+        let Some(sessions) = sessions.upgrade() else { return };
+        let all = sessions.all();
+        let abandoned: Vec<_> = all.iter().flat_map(|session| session.claims.abandoned()).collect();
+        drop(all);
+        for claim in abandoned {
+            // If it fails, the claim stays abandoned, and the next sweep repeats it.
+            let _ignored = release(&sessions, &claim).await;
+        }
+        sessions.close_idle();
     }
 }
-
-/// How often to look for claims that are owed.
-const SWEEP: Duration = Duration::from_secs(1);

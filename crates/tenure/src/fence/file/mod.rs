@@ -1,20 +1,20 @@
 //! A fence next to a file.
 //!
 //! The fence of `report.csv` is `report.csv.fence`, a file with the highest token seen, replaced
-//! atomically; whoever looks at it holds a kernel lock on `report.csv.fence.lock`, which stays
-//! empty. Both must be kept with the file: without them any token is admitted, as at first use.
-//! Keep them also when the file is removed, for a stale holder could make it anew; [`forget`]
-//! removes those that nobody came to for many days.
+//! atomically; an admission holds a kernel lock on `report.csv.fence.lock`, which stays empty. Both
+//! must be kept with the file: without them any token is admitted, as at first use. Keep them also
+//! when the file is removed, because a stale holder could create it again; [`forget`] removes those
+//! without an admission for many days.
 //!
 //! A file has one fence, whatever path leads to it: links are followed, and a file with a second
 //! name (a hard link, or a mount of the file by itself) is refused. **A file that is renamed leaves
 //! its fence behind**, and a stale holder is admitted at its new name: `admit` your token there
 //! too, before you rename.
 //!
-//! [`admit`] blocks until the kernel lock is had, so nobody else is admitted while an [`Admitted`]
-//! lives. Keep it for the read or the write only: one that is paused with it in its hands is safe,
-//! and makes all others wait. The kernel lock is that of `flock(2)`: a network file system must
-//! support it.
+//! [`admit`] blocks until it has the kernel lock, so no other holder is admitted while an
+//! [`Admitted`] lives. Keep it for the read or the write only: a holder that is paused while it has
+//! one is safe, and makes all others wait. The kernel lock is that of `flock(2)`: a network file
+//! system must support it.
 //!
 //! ```
 //! use tenure::{fence::file, FencingToken};
@@ -30,7 +30,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod place;
+mod paths;
 mod replace;
 
 use std::fs::{self, File};
@@ -38,20 +38,22 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::Duration;
 
-use self::place::Place;
+use self::paths::FencePaths;
 use self::replace::{remove, replace};
 use super::refused::{Refused, Stale};
 use crate::token::FencingToken;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Admits this token for this file, and from now on none below it.
 ///
 /// # Errors
 ///
 /// [`Refused::Stale`] if a higher token was here before, [`Refused::Garbage`] if the fence's file
-/// does not hold a token, [`Refused::Store`] with what the system says.
+/// does not hold a token, [`Refused::Store`] with the error of the system.
 pub fn admit(path: impl AsRef<Path>, token: FencingToken) -> Result<Admitted, Refused<io::Error>> {
-    let (place, lock) = enter(path.as_ref()).map_err(Refused::Store)?;
-    let fence = place.fence();
+    let (paths, lock) = enter(path.as_ref()).map_err(Refused::Store)?;
+    let fence = paths.fence();
     let seen = match fs::read_to_string(&fence) {
         Ok(text) => Some(text.trim_end().parse().map_err(|_| Refused::Garbage(text))?),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -60,33 +62,32 @@ pub fn admit(path: impl AsRef<Path>, token: FencingToken) -> Result<Admitted, Re
     if let Some(seen) = seen {
         Stale::check(token, seen)?;
     }
-    let next = place.next_fence();
-    // The same token again may be one whose last sync failed: then the next content is there.
+    let next = paths.next_fence();
+    // If the last sync failed, the next content is there: then an equal token is written again.
     if seen != Some(token) || next.exists() {
         let text = format!("{token}\n");
         let written = replace(&fence, &next, text.as_bytes());
-        // As long as this stays, nobody takes the fence for one that is on the disk.
+        // As long as this file is there, no admission relies on the fence being on the disk.
         written.inspect_err(|_| drop(File::create_new(&next))).map_err(Refused::Store)?;
     }
-    // For `forget`. It is empty as before, and its time is now; to set the time itself would take
-    // its owner.
+    // Sets its time to now, for `forget`, without a change: only its owner may set the time itself.
     lock.set_len(0).map_err(Refused::Store)?;
-    Ok(Admitted { place, _lock: lock })
+    Ok(Admitted { paths, _lock: lock })
 }
 
 /// The file by its one name, and the kernel lock of its fence.
-fn enter(path: &Path) -> io::Result<(Place, File)> {
+fn enter(path: &Path) -> io::Result<(FencePaths, File)> {
     loop {
-        let place = Place::find(path)?;
-        let lock = lock(&place.lock())?;
-        // While we waited, the path may have come to lead elsewhere.
-        if Place::find(path)? == place {
-            return Ok((place, lock));
+        let paths = FencePaths::find(path)?;
+        let lock = lock(&paths.lock())?;
+        // While this waited for the lock, the path may have come to lead elsewhere.
+        if FencePaths::find(path)? == paths {
+            return Ok((paths, lock));
         }
     }
 }
 
-/// Leave to read or write the file: nobody with another token is admitted while this lives.
+/// Permission to read or write the file: no other holder is admitted while this lives.
 ///
 /// # Examples
 ///
@@ -102,50 +103,52 @@ fn enter(path: &Path) -> io::Result<(Place, File)> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "others are kept out only while this lives"]
+#[must_use = "other holders are kept out only while this lives"]
 pub struct Admitted {
-    place: Place,
+    paths: FencePaths,
     _lock: File,
 }
 
 impl Admitted {
     /// The file, by a path without links.
     pub fn path(&self) -> &Path {
-        &self.place.path
+        &self.paths.path
     }
 
-    /// Its text.
+    /// The text of the file.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The error of the system.
     pub fn read(&self) -> io::Result<String> {
         fs::read_to_string(self.path())
     }
 
     /// Replaces the file as a whole: after a crash it is the old one or the new one. It keeps its
-    /// mode, access list, group and owner; where we may not give a file away, it is ours then, and
-    /// if it cannot have its group either, our own group has no rights by it. Other attributes are
-    /// lost.
+    /// mode, access list, group and owner. Where this process may not give a file away, the file
+    /// belongs to the user of this process, and if it cannot have its group either, the group of
+    /// this process gets no rights to it. Other attributes are lost.
     ///
     /// # Errors
     ///
-    /// What the system says. The file is the old one then, or, if the last sync failed, the new.
+    /// The error of the system. The file is the old one then, or, if the last sync failed, the new.
     pub fn replace(&self, content: impl AsRef<[u8]>) -> io::Result<()> {
-        replace(self.path(), &self.place.next(), content.as_ref())
+        replace(self.path(), &self.paths.next_data(), content.as_ref())
     }
 }
 
-/// Removes the fence of this file, and what belongs to it, if nobody was admitted for so many whole
-/// days; says whether. Any token is admitted then, as at first use. Waits until nobody is admitted.
+/// Removes the fence of this file, with all that belongs to it, if there was no admission for so
+/// many whole days; returns whether it did. Any token is admitted then, as at first use. Blocks
+/// while a holder is admitted.
 ///
 /// **Not when the file is removed**: a holder that lost its lock could still come, be admitted, and
-/// make the file anew. It is safe if no holder that lost its lock so many days ago can still write;
-/// 30 is a good number. 0 removes it at once: for a file that is never used again under that name.
+/// create the file again. It is safe if no holder that lost its lock so many days ago can still
+/// write; 30 is a good number. 0 removes it at once: for a file that is never used again under that
+/// name.
 ///
 /// # Errors
 ///
-/// What the system says. That there is no fence is no error.
+/// The error of the system. That there is no fence is no error.
 ///
 /// # Examples
 ///
@@ -162,51 +165,51 @@ impl Admitted {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn forget(path: impl AsRef<Path>, days: u16) -> io::Result<bool> {
-    let (place, lock) = enter(path.as_ref())?;
-    // After a clock was set back it looks younger than it is, which is safe.
+    let (paths, lock) = enter(path.as_ref())?;
+    // After a clock was set back it seems younger than it is, which is safe.
     let age = lock.metadata()?.modified()?.elapsed().unwrap_or_default();
-    if place.fence().exists() && age < DAY * u32::from(days) {
+    if paths.fence().exists() && age < DAY * u32::from(days) {
         return Ok(false);
     }
-    for leftover in [place.fence(), place.next_fence(), place.next()] {
+    for leftover in [paths.fence(), paths.next_fence(), paths.next_data()] {
         remove(&leftover)?;
     }
-    // Last, and still locked: whoever waits for it finds that it is no longer the one of that name.
+    // Last, and while it is locked: a holder that waits for it finds out in `is_still`.
     #[cfg(unix)]
-    remove(&place.lock())?;
+    remove(&paths.lock())?;
     drop(lock);
     Ok(true)
 }
 
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// The token's file cannot be locked itself: the one that is locked would be the replaced one.
+/// Opens and locks the lock file. The token's own file cannot be locked, because it is replaced by
+/// another file with each token.
 fn lock(path: &Path) -> io::Result<File> {
     loop {
         let file = File::options().create(true).truncate(false).write(true).open(path)?;
         match file.lock() {
             Ok(()) if is_still(&file, path)? => return Ok(file),
-            // A signal came: whoever handles it does not know of us.
+            // An interruption by a signal is retried.
             Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
             _ => {}
         }
     }
 }
 
-/// Whether this is the file of that name: while we waited, it may have been forgotten.
+/// Whether this is still the file of that name: while this waited for the lock, `forget` may have
+/// removed it.
 #[cfg(unix)]
 fn is_still(file: &File, path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
 
-    let ours = file.metadata()?;
+    let locked = file.metadata()?;
     match fs::metadata(path) {
-        Ok(named) => Ok((named.dev(), named.ino()) == (ours.dev(), ours.ino())),
+        Ok(named) => Ok((named.dev(), named.ino()) == (locked.dev(), locked.ino())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// It is never removed here.
+/// The lock file is never removed on these systems.
 #[cfg(not(unix))]
 fn is_still(_: &File, _: &Path) -> io::Result<bool> {
     Ok(true)

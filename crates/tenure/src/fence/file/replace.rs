@@ -1,18 +1,21 @@
-//! A file replaced as a whole, with the rights that it had.
+//! Replaces a file as a whole, and keeps its rights.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
-/// Replaces `path` by way of `new`, a name beside it that is ours alone. After a crash it is the
-/// old one or the new one. The rights of the old one are kept, and never widened.
+#[cfg(target_os = "linux")]
+const ACCESS_LIST: &str = "system.posix_acl_access";
+
+/// Replaces `path` by way of `new`, a name beside it that no other program uses. After a crash it
+/// is the old one or the new one. The rights of the old one are kept, and never widened.
 pub(super) fn replace(path: &Path, new: &Path, content: &[u8]) -> io::Result<()> {
     let old = match fs::symlink_metadata(path) {
         Ok(old) => Some(old),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
-    // Left by one who crashed. If it is a link, it is the link that goes.
+    // A holder that crashed may have left it. If it is a link, only the link is removed.
     remove(new)?;
     let mut file = create(new, old.is_some())?;
     if let Some(old) = &old {
@@ -31,14 +34,15 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Follows no link. In place of another it is for its owner only, until it has the other's rights.
+/// Follows no link. A file that replaces another is for its owner only until it has the other's
+/// rights.
 #[cfg(unix)]
-fn create(path: &Path, narrow: bool) -> io::Result<File> {
+fn create(path: &Path, replaces: bool) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
 
     let mut options = File::options();
     options.write(true).create_new(true);
-    if narrow {
+    if replaces {
         options.mode(0o600);
     }
     options.open(path)
@@ -49,29 +53,31 @@ fn create(path: &Path, _: bool) -> io::Result<File> {
     File::options().write(true).create_new(true).open(path)
 }
 
-/// Owner and group as far as we may give them away; the access list; the mode. If the file cannot
-/// have its group, our own group gets no rights by it.
+/// Gives the new file the owner and group of the old one, as far as this process may, its access
+/// list and its mode. If the file cannot have its group, the group of this process gets no rights.
 #[cfg(unix)]
 fn keep_rights(file: &File, old_path: &Path, old: &fs::Metadata) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 
-    let ours = file.metadata()?;
+    let new = file.metadata()?;
     let mut mode = old.mode() & 0o7777;
-    let may = |result: io::Result<()>| match result {
+    let is_permitted = |result: io::Result<()>| match result {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(false),
         other => other.map(|()| true),
     };
-    if (old.uid(), old.gid()) != (ours.uid(), ours.gid())
-        && !may(fchown(file, Some(old.uid()), Some(old.gid())))?
+    if (old.uid(), old.gid()) != (new.uid(), new.gid())
+        && !is_permitted(fchown(file, Some(old.uid()), Some(old.gid())))?
     {
-        // Another's program must not run with our rights, nor their group's rights be our group's.
+        // Set-id bits must not apply to the user of this process, nor the rights of the old group
+        // to the group of this process.
         mode &= !0o6000;
-        if !may(fchown(file, None, Some(old.gid())))? {
+        if !is_permitted(fchown(file, None, Some(old.gid())))? {
             mode &= !0o070;
         }
     }
     copy_access_list(file, old_path)?;
-    // After the owner, for a new owner clears some bits; and after the list, whose mask it is.
+    // After the owner, because a new owner clears some bits; and after the list, because the mode
+    // sets its mask.
     file.set_permissions(fs::Permissions::from_mode(mode))
 }
 
@@ -80,7 +86,7 @@ fn keep_rights(file: &File, _: &Path, old: &fs::Metadata) -> io::Result<()> {
     file.set_permissions(old.permissions())
 }
 
-/// Without it the mask of the list would be read as the rights of the group.
+/// Copies the access list. Without it the mask of the list would become the rights of the group.
 #[cfg(target_os = "linux")]
 fn copy_access_list(file: &File, old: &Path) -> io::Result<()> {
     use rustix::fs::{XattrFlags, fsetxattr, lgetxattr};
@@ -97,9 +103,6 @@ fn copy_access_list(file: &File, old: &Path) -> io::Result<()> {
     }
 }
 
-#[cfg(target_os = "linux")]
-const ACCESS_LIST: &str = "system.posix_acl_access";
-
 #[cfg(all(unix, not(target_os = "linux")))]
 fn copy_access_list(_: &File, _: &Path) -> io::Result<()> {
     Ok(())
@@ -112,7 +115,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// A folder cannot be opened here; the file system's own journal has the rename.
+/// A folder cannot be opened on these systems; the file system's own journal has the rename.
 #[cfg(not(unix))]
 fn sync_folder(_: &Path) -> io::Result<()> {
     Ok(())

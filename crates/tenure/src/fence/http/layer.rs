@@ -10,13 +10,16 @@ use ::http::{HeaderValue, Request, Response, StatusCode};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::gate::{Gates, Turn};
+use super::queue::{QueueTurn, ResourceQueues};
 use super::store::Store;
 use super::{HEADER, token};
 use crate::fence::Refused;
 use crate::token::FencingToken;
 
-/// Puts a fence before a service. See [the module](super).
+/// More requests than come to one resource by chance, and few enough to notice one that hangs.
+const DEFAULT_QUEUE: usize = 64;
+
+/// Puts a fence in front of a service. See [the module](super).
 ///
 /// # Examples
 ///
@@ -29,7 +32,7 @@ use crate::token::FencingToken;
 ///     path(request).split('/').take(3).collect::<Vec<_>>().join("/")
 /// };
 /// let layer = FenceLayer::new(Fences::new(10_000), order).check(|request| {
-///     // Strangers are not remembered.
+///     // The token of an unauthorized client is not remembered.
 ///     let known = request.headers.contains_key(AUTHORIZATION);
 ///     if known { Ok(()) } else { Err(StatusCode::UNAUTHORIZED) }
 /// });
@@ -40,9 +43,10 @@ pub struct FenceLayer<S> {
 
 struct Rules<S> {
     store: S,
-    gates: Arc<Gates>,
+    queues: Arc<ResourceQueues>,
     optional: bool,
-    queue: usize,
+    /// How many requests the queue of a resource may have.
+    limit: usize,
     resource: Box<dyn Fn(&Parts) -> String + Send + Sync>,
     check: Check,
 }
@@ -50,8 +54,9 @@ struct Rules<S> {
 type Check = Box<dyn Fn(&Parts) -> Result<(), StatusCode> + Send + Sync>;
 
 impl<S: Store> FenceLayer<S> {
-    /// A fence that keeps its tokens there, for resources that this function names: one name for
-    /// everything that one lock guards, however it is asked for. [`path`](super::path) is one.
+    /// A fence that keeps its tokens in this store, for resources that this function names: one
+    /// name for everything that one lock guards, however it is requested. [`path`](super::path) is
+    /// one.
     pub fn new(
         store: S,
         resource: impl Fn(&Parts) -> String + Send + Sync + 'static,
@@ -59,9 +64,9 @@ impl<S: Store> FenceLayer<S> {
         FenceLayer {
             rules: Arc::new(Rules {
                 store,
-                gates: Arc::default(),
+                queues: Arc::default(),
                 optional: false,
-                queue: QUEUE,
+                limit: DEFAULT_QUEUE,
                 resource: Box::new(resource),
                 check: Box::new(|_| Ok(())),
             }),
@@ -69,8 +74,8 @@ impl<S: Store> FenceLayer<S> {
     }
 
     /// Refuses a request with a token before anything of it is remembered, with this status. For
-    /// what the request itself shows: whether it is from somebody who may come here at all, and
-    /// whether there is such a resource.
+    /// what the request itself says: whether its client is authorized, and whether there is such a
+    /// resource.
     ///
     /// # Panics
     ///
@@ -83,19 +88,19 @@ impl<S: Store> FenceLayer<S> {
         self.change(|rules| rules.check = Box::new(check))
     }
 
-    /// How many requests for one resource may be there at once, the one that is being worked on
-    /// among them: 64, if not said otherwise. More are answered 503.
+    /// How many requests for one resource may be in its queue, including the one that the service
+    /// works on; 64 by default. The response to more is 503.
     ///
     /// # Panics
     ///
     /// If the layer was cloned or used before.
     #[must_use]
-    pub fn queue(self, most: usize) -> Self {
-        self.change(|rules| rules.queue = most)
+    pub fn queue(self, limit: usize) -> Self {
+        self.change(|rules| rules.limit = limit)
     }
 
-    /// Lets requests without a token pass: for a service that some use without a lock. A stale
-    /// holder is refused as before.
+    /// Lets requests without a token pass: for a service that some clients use without a lock. A
+    /// stale holder is refused as before.
     ///
     /// # Panics
     ///
@@ -178,7 +183,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The clone takes the place of the one that was found ready, which goes with the request.
+        // The service that was found ready goes with the request; its clone stays here.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let rules = self.rules.clone();
@@ -196,21 +201,21 @@ where
                 return Ok(text(status, "refused before the fence".to_owned()));
             }
             let resource = (rules.resource)(&parts);
-            let turn = rules.gates.clone().enter(resource, rules.queue).await;
-            let Some(turn) = turn else { return Ok(crowded()) };
+            let turn = rules.queues.clone().enter(resource, rules.limit).await;
+            let Some(turn) = turn else { return Ok(queue_is_full()) };
             finish(rules.pass(inner, Request::from_parts(parts, body), token, turn)).await
         })
     }
 }
 
 impl<S: Store> Rules<S> {
-    /// Admits the token and lets the service work; the turn lasts until it is done.
+    /// Admits the token and calls the service; the turn lasts until that is done.
     async fn pass<I, B, A>(
         self: Arc<Self>,
         mut inner: I,
         request: Request<B>,
         token: FencingToken,
-        turn: Turn,
+        turn: QueueTurn,
     ) -> Result<Response<A>, I::Error>
     where
         I: Service<Request<B>, Response = Response<A>>,
@@ -218,16 +223,16 @@ impl<S: Store> Rules<S> {
     {
         let mut request = request;
         if let Err(refused) = self.store.admit(turn.resource(), token).await {
-            return Ok(answer(&refused));
+            return Ok(refusal(&refused));
         }
         request.extensions_mut().insert(token);
         inner.call(request).await
     }
 }
 
-/// Runs it in a task of its own. Whoever drops this loses the answer and breaks nothing off: the
-/// turn must not pass to the next while a part of the work, such as a statement at a database, goes
-/// on.
+/// Runs the work in a task of its own. A caller that drops this future loses the response, but does
+/// not stop the work: the turn must not pass to the next request while a part of the work, such as
+/// a statement at a database, goes on.
 async fn finish<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     match tokio::spawn(work).await {
         Ok(done) => done,
@@ -239,7 +244,7 @@ async fn finish<T: Send + 'static>(work: impl Future<Output = T> + Send + 'stati
     }
 }
 
-fn crowded<A: From<String>>() -> Response<A> {
+fn queue_is_full<A: From<String>>() -> Response<A> {
     text(StatusCode::SERVICE_UNAVAILABLE, "too many wait for this resource".to_owned())
 }
 
@@ -252,14 +257,14 @@ fn garbage<A: From<String>>(found: &str) -> Response<A> {
     text(StatusCode::BAD_REQUEST, format!("the header {HEADER} has no token: `{found}`"))
 }
 
-fn answer<A: From<String>, E: fmt::Display>(refused: &Refused<E>) -> Response<A> {
+fn refusal<A: From<String>, E: fmt::Display>(refused: &Refused<E>) -> Response<A> {
     match refused {
         Refused::Stale(stale) => {
             let mut response = text(StatusCode::PRECONDITION_FAILED, stale.to_string());
             response.headers_mut().insert(HEADER, HeaderValue::from(stale.seen().get()));
             response
         }
-        // What exactly failed is for the log of the store, not for strangers.
+        // What exactly failed is for the log of the store, not for every client.
         Refused::Garbage(_) | Refused::Store(_) => {
             text(StatusCode::SERVICE_UNAVAILABLE, "the fence could not be asked".to_owned())
         }
@@ -271,6 +276,3 @@ fn text<A: From<String>>(status: StatusCode, text: String) -> Response<A> {
     *response.status_mut() = status;
     response
 }
-
-/// Enough for those who come by chance, and little enough to notice that one hangs.
-const QUEUE: usize = 64;

@@ -1,35 +1,36 @@
-//! A fence before an HTTP service: the header `Fencing-Token`, and a tower layer that refuses what
-//! is stale.
+//! A fence in front of an HTTP service: the header `Fencing-Token`, and a tower layer that refuses
+//! requests with a stale token.
 //!
-//! | the request | is answered |
+//! | the request | the response is |
 //! |---|---|
-//! | token not below the highest seen for its resource | by the service |
+//! | token not below the highest seen for its resource | that of the service |
 //! | lower token | 412 Precondition Failed, both numbers in the text, the higher one in the header |
-//! | no token | 428 Precondition Required; by the service with [`FenceLayer::optional`] |
-//! | a token that is none, or two | 400 Bad Request |
-//! | any, while the store fails or too many wait for the resource | 503 Service Unavailable |
+//! | no token | 428 Precondition Required; that of the service with [`FenceLayer::optional`] |
+//! | not a token, or two | 400 Bad Request |
+//! | any, while the store fails or too many requests wait for the resource | 503 Service Unavailable |
 //!
 //! 412 and not 409, because a token is a precondition of the request, as in `If-Match`; because 409
-//! invites to try again, which never helps a stale holder; and because 409 is what a service says
-//! when the lock is busy.
+//! suggests a retry, which never helps a stale holder; and because 409 is what a service may
+//! respond when the lock is busy.
 //!
 //! **The layer stands inside authentication and authorization.** It remembers the token of every
-//! request that reaches it, also if the service refuses it: a stranger with the highest token there
-//! is would keep all holders out, and fill [`Fences`](super::Fences). In axum the layer that is
-//! added last is the outermost, so `.layer(fence)` comes *before* `.layer(auth)`. What can be seen
-//! by the request itself can be refused by [`FenceLayer::check`], before anything is remembered.
+//! request that reaches it, also if the service refuses it: an unauthorized client could keep all
+//! holders out with the highest token there is, and fill [`Fences`](super::Fences). In axum the
+//! layer that is added last is the outermost, so `.layer(fence)` comes *before* `.layer(auth)`. A
+//! request can be refused for what it says itself by [`FenceLayer::check`], before anything is
+//! remembered.
 //!
 //! The layer lets requests for one resource pass one at a time, so that a request that was admitted
 //! is done before one with a higher token is. The service's work for it runs **in a task of its
-//! own, to its end**: a client that goes away, or a timeout outside of the layer, loses the answer
-//! and does not break the work off. That holds within one process. **A service with more than one
-//! process, with a timeout inside of the layer, or that goes on working after its answer (a body
-//! that is streamed, a task of its own) has to show the token to its own store as well**: the layer
-//! leaves the [`FencingToken`] in the request's extensions. With [`Fences`](super::Fences) a
+//! own, to its end**: a client that disconnects, or a timeout outside of the layer, loses the
+//! response and does not stop the work. That holds within one process. **A service with more than
+//! one process, with a timeout inside of the layer, or that goes on working after its response (a
+//! body that is streamed, a task of its own) has to check the token in its own store as well**: the
+//! layer leaves the [`FencingToken`] in the request's extensions. With [`Fences`](super::Fences) a
 //! restart forgets all tokens.
 //!
-//! The resource is named by a function of the request. [`path`] takes all ways to write a path for
-//! one; a layer inside `Router::nest` sees the path without what was nested.
+//! The resource is named by a function of the request. [`path`] gives one name to all ways to write
+//! a path; a layer inside `Router::nest` sees the path without what was nested.
 //!
 //! Clients send the header with every request that belongs to the lock, the reads too, by [`set`].
 //!
@@ -81,9 +82,9 @@
 //! # }
 //! ```
 
-mod gate;
 mod layer;
 mod path;
+mod queue;
 mod store;
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
@@ -116,7 +117,7 @@ pub fn set(headers: &mut HeaderMap, token: FencingToken) {
 ///
 /// # Errors
 ///
-/// The text of what stands there and is not one token.
+/// The text of the header, if it is not exactly one token.
 ///
 /// # Examples
 ///
@@ -130,11 +131,11 @@ pub fn token(headers: &HeaderMap) -> Result<Option<FencingToken>, String> {
     let mut values = headers.get_all(HEADER).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
-    // Of two tokens nobody knows which was meant.
+    // Of two tokens it is unknown which was meant.
     if values.next().is_some() {
         return Err(format!("{text}, and another"));
     }
-    // A token has one spelling: `+7` and `07` are none.
+    // A token has one spelling: `+7` and `07` are not tokens.
     let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     text.parse().ok().filter(|_| plain).map(Some).ok_or(text)
 }

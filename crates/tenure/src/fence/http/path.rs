@@ -1,4 +1,4 @@
-//! One name for the many ways to write a path.
+//! One name for all ways to write a path.
 
 use ::http::request::Parts;
 
@@ -6,8 +6,8 @@ use ::http::request::Parts;
 /// `//stock/./42` and `/stock/x/../42`. A percent sign and a slash that are part of a segment stay
 /// `%25` and `%2F`, so that different segments have different names.
 ///
-/// A router may take more paths for one resource than these, such as `/stock/042` for a number, or
-/// letters of another case. Name the resource by what your router makes of the path then.
+/// A router may map more paths than these to one resource, such as `/stock/042` for a number, or
+/// letters of another case. Then name the resource by what your router makes of the path.
 ///
 /// # Examples
 ///
@@ -33,9 +33,11 @@ pub fn path(request: &Parts) -> String {
     if name.is_empty() { "/".to_owned() } else { name }
 }
 
-/// What is not an escape stays as it is.
+/// Decodes one segment. A `%` that is not followed by two hex digits stays as it is, which is why
+/// this is not `support::percent`.
 fn decoded(segment: &str) -> Vec<u8> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(segment.len()), segment.as_bytes());
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.as_bytes();
     while let [first, tail @ ..] = rest {
         let digit = |at: usize| tail.get(at).and_then(|byte| char::from(*byte).to_digit(16));
         match (first, digit(0), digit(1)) {
@@ -52,7 +54,7 @@ fn decoded(segment: &str) -> Vec<u8> {
     bytes
 }
 
-/// As text, in one way only.
+/// Encodes a segment so that it has one spelling only.
 fn encoded(segment: &[u8]) -> String {
     let mut text = String::with_capacity(segment.len());
     for chunk in segment.utf8_chunks() {

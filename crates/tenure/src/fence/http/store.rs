@@ -1,4 +1,4 @@
-//! Where the layer keeps the highest token of each resource.
+//! The stores in which the layer keeps the highest token of each resource.
 
 use std::error::Error;
 use std::fmt;
@@ -19,14 +19,14 @@ use crate::token::FencingToken;
 ///
 /// impl Store for Single {
 ///     async fn admit(&self, _: &str, token: FencingToken) -> Result<(), Refused<Unavailable>> {
-///         drop(self.0.admit(token)?); // the layer itself lets one pass at a time
+///         drop(self.0.admit(token)?); // the layer itself lets one request pass at a time
 ///         Ok(())
 ///     }
 /// }
 /// ```
 pub trait Store: Send + Sync + 'static {
-    /// Admits this token for this resource, and from now on none below it. It lasts as the store
-    /// does: what is kept in a database is committed when this returns.
+    /// Admits this token for this resource, and from now on none below it. When this returns, the
+    /// token is stored as durably as the store can: in a database it is committed.
     fn admit(
         &self,
         resource: &str,
@@ -36,7 +36,7 @@ pub trait Store: Send + Sync + 'static {
 
 impl Store for Fences {
     async fn admit(&self, resource: &str, token: FencingToken) -> Result<(), Refused<Unavailable>> {
-        // The turn is the layer's: it lasts until the service is done.
+        // The layer has a turn of its own, which lasts until the service is done.
         Fences::admit(self, resource, token).map(drop).map_err(Unavailable::from_refused)
     }
 }
@@ -55,7 +55,7 @@ where
     }
 }
 
-/// A store that could not be asked.
+/// The error of a store that could not be reached.
 ///
 /// # Examples
 ///
@@ -69,7 +69,7 @@ where
 pub struct Unavailable(Box<dyn Error + Send + Sync>);
 
 impl Unavailable {
-    /// With this cause.
+    /// An error with this cause.
     pub fn new(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Unavailable {
         Unavailable(cause.into())
     }

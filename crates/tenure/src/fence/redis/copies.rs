@@ -1,8 +1,11 @@
-//! How many copies of a write Redis has to have.
+//! How many copies of a write Redis has to have before it counts.
 
 use std::time::Duration;
 
 use ::redis::{Cmd, ErrorKind, RedisError, Value, cmd, from_redis_value};
+
+/// Below the half second after which the client gives a response up by itself.
+const USUAL: Duration = Duration::from_millis(400);
 
 /// How many copies of an admission are to be made, and how long that may take: 400 ms, if not
 /// said otherwise.
@@ -43,7 +46,7 @@ impl Copies {
         Copies { disk: true, replicas, within: USUAL }
     }
 
-    /// How long that may take, at least a millisecond. The client's own limit for an answer has to
+    /// How long that may take, at least a millisecond. The client's own limit for a response has to
     /// be longer.
     #[must_use]
     pub const fn within(mut self, limit: Duration) -> Copies {
@@ -61,13 +64,11 @@ impl Copies {
         command
     }
 
-    /// Whether the answer to that command says that there are as many.
-    pub(super) fn check(self, answer: Option<&Value>) -> Result<(), RedisError> {
-        let answer = answer.cloned().unwrap_or(Value::Nil);
-        let (disks, replicas): (u32, u32) = match self.disk {
-            true => from_redis_value(answer)?,
-            false => (0, from_redis_value(answer)?),
-        };
+    /// Checks that the response to that command says that there are as many.
+    pub(super) fn check(self, response: Option<&Value>) -> Result<(), RedisError> {
+        let response = response.cloned().unwrap_or(Value::Nil);
+        let (disks, replicas): (u32, u32) =
+            if self.disk { from_redis_value(response)? } else { (0, from_redis_value(response)?) };
         if replicas >= self.replicas && disks >= u32::from(self.disk) {
             return Ok(());
         }
@@ -75,6 +76,3 @@ impl Copies {
         Err((ErrorKind::Io, "the copies were not made in time", made).into())
     }
 }
-
-/// Below the half second after which the client gives an answer up by itself.
-const USUAL: Duration = Duration::from_millis(400);

@@ -2,9 +2,9 @@
 //!
 //! The fence of the key `stock/42` is the key `{stock/42}:fence` (see [`key`]), which a cluster
 //! keeps on the same node. It is forgotten **a week** after the last admission, so that fences do
-//! not pile up: a holder that was paused for longer and whose resource nobody touched since is let
-//! in. The week is of the server's wall clock, which may jump. Redis must not evict it: run with
-//! `maxmemory-policy noeviction`.
+//! not pile up: a holder that was paused for longer, and whose resource no client touched since, is
+//! let in. The week is of the server's wall clock, which may jump. Redis must not evict it: run
+//! with `maxmemory-policy noeviction`.
 //!
 //! **What Redis forgets, the fence forgets.** A failover or a crash that loses the last moments
 //! loses a first contact *alone*: what its holder has read is as right as before, and a stale
@@ -27,7 +27,7 @@
 //!
 //! The read is at the master: a replica may not have what the holder before has written.
 //!
-//! # In a script of one's own
+//! # In your own script
 //!
 //! Put [`CHECK`] before it. It defines `tenure_admit(fence, token)`, which returns nothing, or an
 //! error that the script must return at once; [`refused`] reads it.
@@ -65,7 +65,10 @@ pub use copies::Copies;
 use super::refused::{Refused, Stale};
 use crate::token::FencingToken;
 
-/// Lua that defines `tenure_admit(fence, token)`, to stand before a script of one's own.
+/// The script of an admission alone.
+static ADMIT: LazyLock<String> = LazyLock::new(|| text("return redis.status_reply('OK')"));
+
+/// Lua that defines `tenure_admit(fence, token)`, to stand before your own script.
 pub const CHECK: &str = include_str!("../check.lua");
 
 /// The key of the fence of this resource, on the same node of a cluster as the key of that name.
@@ -112,21 +115,22 @@ pub async fn admit_durable(
     token: FencingToken,
     copies: Copies,
 ) -> Result<(), Refused<RedisError>> {
-    // The text of the script, not its hash: it may be unknown after a failover. And in one batch,
-    // for on another connection Redis would wait for what *that* has written: for nothing.
+    // The text of the script, not its hash, which may be unknown after a failover. And in one
+    // batch: on another connection, Redis would wait for what was written on *that* one, for
+    // nothing.
     let mut batch = pipe();
     batch.cmd("EVAL").arg(ADMIT.as_str()).arg(1).arg(key(resource)).arg(token.get());
     batch.add_command(copies.command());
-    let answers: Vec<Value> =
+    let responses: Vec<Value> =
         batch.query_async(connection).await.map_err(|error| refused(error, token))?;
-    copies.check(answers.last()).map_err(Refused::Store)
+    copies.check(responses.last()).map_err(Refused::Store)
 }
 
 /// Admits this token for this resource, and from now on none below it.
 ///
 /// **Only what Redis does not lose is fenced.** It is enough with the write in the same script, or
-/// where Redis answers only what is on its disk (`appendonly yes`, `appendfsync always`) and has no
-/// failover; elsewhere the first contact is [`admit_durable`].
+/// where Redis responds only with what is on its disk (`appendonly yes`, `appendfsync always`) and
+/// has no failover; elsewhere the first contact is [`admit_durable`].
 ///
 /// # Errors
 ///
@@ -145,14 +149,11 @@ pub async fn admit(
     run(connection, &SCRIPT, resource, token, None::<i64>).await
 }
 
-/// The script of an admission alone.
-static ADMIT: LazyLock<String> = LazyLock::new(|| text("return redis.status_reply('OK')"));
-
 /// Sets this key, if its fence admits the token.
 ///
 /// # Errors
 ///
-/// As for [`admit`]; nothing is set then, unless Redis did not answer.
+/// As for [`admit`]; nothing is set then, unless Redis did not respond.
 ///
 /// # Cancel safety
 ///
@@ -172,7 +173,7 @@ pub async fn set(
 ///
 /// # Errors
 ///
-/// As for [`admit`]; nothing is deleted then, unless Redis did not answer.
+/// As for [`admit`]; nothing is deleted then, unless Redis did not respond.
 ///
 /// # Cancel safety
 ///
@@ -190,8 +191,8 @@ pub async fn delete(
 ///
 /// # Errors
 ///
-/// As for [`admit`]; nothing is added then, unless Redis did not answer. So do not repeat it after
-/// [`Refused::Store`] without a look: it may have been added.
+/// As for [`admit`]; nothing is added then, unless Redis did not respond. So do not repeat it after
+/// [`Refused::Store`] without a check: it may have been added.
 ///
 /// # Cancel safety
 ///
@@ -207,7 +208,7 @@ pub async fn increment(
     run(connection, &SCRIPT, key, token, by).await
 }
 
-/// What an error of a script with [`CHECK`] in it says about the token that it was given. Of a
+/// What an error of a script with [`CHECK`] in it says about its token. Of a
 /// batch of commands the first error counts.
 pub fn refused(error: RedisError, token: FencingToken) -> Refused<RedisError> {
     let errors = error.clone().into_server_errors();

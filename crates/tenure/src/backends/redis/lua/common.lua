@@ -1,10 +1,19 @@
--- What the scripts about one lock share. Every check, and the only write that a full server may
--- refuse, comes before the first effect: an error in the middle is not rolled back. Messages are
--- sent by pcall, because a server may refuse to publish.
-local name, state, queue, places, grave = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local publish_verb, inbox, free_channel = ARGV[1], ARGV[2], ARGV[3]
--- How long a token is remembered; how many of our own are served in a row before others get a
--- chance (0: no limit, -1: whoever asks first); how long that chance lasts. In ms.
+-- What the scripts about one lock share: acquire, release, evict.
+--
+-- The server runs one script at a time, so that nothing changes under it. But an error in the
+-- middle is not rolled back. So every check, and the only write that a full server may refuse,
+-- comes before the first effect; and messages are sent by pcall, because a server may refuse to
+-- publish.
+--
+-- KEYS: lock, state, queue (owner -> sequence), entries (owner -> deadline, lease and holder info),
+-- tombstone of the owner that the script is about.
+local name, state, queue, entries, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+-- The command that publishes, what the channels of clients begin with, the channel that says that
+-- the lock is free.
+local publish_command, client_channels, free_channel = ARGV[1], ARGV[2], ARGV[3]
+-- In ms: how long a token is remembered. How many handoffs in a row there are before foreign
+-- clients get a chance (0: no limit, -1: barging, the first request wins). In ms: how long that
+-- chance lasts.
 local memory, row_max, grace = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local barging = row_max < 0
 
@@ -12,83 +21,94 @@ local time = redis.call('TIME')
 local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local now_ms = math.floor(now_us / 1000)
 
--- tostring would round a number of more than 14 digits.
+-- The digits of a whole number: tostring would round one of more than 14 digits.
 local function whole(number) return string.format('%.0f', number) end
 
--- How many heard it.
+-- Returns how many clients received the message.
 local function publish(channel, message)
   if channel == '' then return 0 end
-  local heard = redis.pcall(publish_verb, channel, message)
-  return type(heard) == 'number' and heard or 0
+  local received = redis.pcall(publish_command, channel, message)
+  return type(received) == 'number' and received or 0
 end
 
--- Tells a claim's client: granted, look (after a while), or evicted.
-local function tell(owner, word, place, token, wait)
+-- Sends a message to the client of an owner: 'g' granted, 'l' recheck (after so many ms), 'e'
+-- evicted. The sequence says which queue entry of the owner is meant: a message may arrive when
+-- that entry has lapsed and the owner has another one.
+local function notify(owner, kind, sequence, token, wait)
   local client, number = string.match(owner, '^([^:]*):(.*)$')
   if not client then return end
-  publish(inbox .. client, table.concat({ number, word, place, token, whole(wait) }, ' '))
+  local message = { number, kind, sequence, token, whole(wait) }
+  publish(client_channels .. client, table.concat(message, ' '))
 end
 
--- A clock that was set back has to pass the token before it is forgotten, or tokens would go back.
+-- Extends the life of the state, and never shortens it: fast.lua relies on what it has set. After
+-- the clock was set back, it has to pass the token before that is forgotten, or tokens would go
+-- back.
 local function remember(lease, token)
   local ahead = math.max(0, math.ceil((token or 0) / 1000) - now_ms)
-  redis.call('PEXPIRE', state, whole(math.max(memory, 2 * lease) + ahead))
+  local life = math.max(memory, 2 * lease) + ahead
+  if redis.call('PTTL', state) < life then redis.call('PEXPIRE', state, whole(life)) end
 end
 
 -- The next token: the clock in µs, or one more than the last where the clock is not ahead of it.
-local function next_token(stored)
-  return (stored and stored >= now_us) and stored + 1 or now_us
+local function next_token(last)
+  return (last and last >= now_us) and last + 1 or now_us
 end
 
--- The lock must be free.
-local function grant(owner, lease, note, row, stored)
-  local token = next_token(stored)
+-- Grants the lock, which must be free. Returns the token.
+local function grant(owner, lease, info, row, last_token)
+  local token = next_token(last_token)
   put(name, owner, lease)
-  redis.call('HSET', state, 'token', whole(token), 'owner', owner, 'note', note,
+  redis.call('HSET', state, 'token', whole(token), 'owner', owner, 'note', info,
     'since', whole(now_ms), 'row', row)
   remember(lease, token)
   return whole(token)
 end
 
-local function leave(owner)
+local function remove_entry(owner)
   redis.call('ZREM', queue, owner)
-  redis.call('HDEL', places, owner)
+  redis.call('HDEL', entries, owner)
 end
 
--- The first waiter whose place still lives: owner, ms left, note, place. Removes the dead before it.
-local function head()
+-- The first waiter whose entry is alive: owner, ms left, holder info, sequence. Removes the dead
+-- ones before it.
+local function first_waiter()
   while true do
     local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
     local owner = first[1]
     if not owner then return nil end
-    local deadline, lease, note =
-      string.match(redis.call('HGET', places, owner) or '', '^(%d+) (%d+) (.*)$')
+    local deadline, lease, info =
+      string.match(redis.call('HGET', entries, owner) or '', '^(%d+) (%d+) (.*)$')
     if deadline then
-      -- After the clock was set back, a dead place must not live for longer than its lease.
+      -- After the clock was set back, a dead entry must not live for longer than its lease.
       local left = math.min(tonumber(deadline) - now_ms, tonumber(lease))
-      if left > 0 then return owner, left, note, first[2] end
+      if left > 0 then return owner, left, info, first[2] end
     end
-    leave(owner)
+    remove_entry(owner)
   end
 end
 
--- The lock must be free. Hands it to the first living waiter: the place's lease becomes the lock's,
--- so that the waiter knows its end already.
-local function serve(row, stored)
-  local owner, left, note, place = head()
+-- Hands the lock, which must be free, to the first living waiter. The rest of the entry's lease
+-- becomes the lock's, so that the waiter knows its end already: it counts from before its
+-- last request that got a response, and the entry's deadline was set after that.
+local function hand_off(row, last_token)
+  local owner, left, info, sequence = first_waiter()
   if not owner then
     publish(free_channel, '0')
     return
   end
   if barging then
+    -- The lock stays free: the first waiter competes with newcomers and foreign clients.
     publish(free_channel, '0')
-    return tell(owner, 'l', place, '0', 0)
+    return notify(owner, 'l', sequence, '0', 0)
   end
   if row_max > 0 and row >= row_max and publish(free_channel, '0') > 0 then
+    -- A foreign client listens and cannot join the queue: the lock is left free for a moment. The
+    -- window is stored, so that no request of tenure hands the lock off before it is over.
     redis.call('HSET', state, 'row', 0, 'window', whole(now_ms + grace))
-    if redis.call('PTTL', state) < memory then remember(0, stored) end
-    return tell(owner, 'l', place, '0', grace)
+    remember(0, last_token)
+    return notify(owner, 'l', sequence, '0', grace)
   end
-  leave(owner)
-  tell(owner, 'g', place, grant(owner, left, note, row + 1, stored), left)
+  remove_entry(owner)
+  notify(owner, 'g', sequence, grant(owner, left, info, row + 1, last_token), left)
 end

@@ -1,4 +1,5 @@
--- A held lock is Redisson's RLock: a hash with one field, the owner, that counts its holds.
+-- How a held lock is read: Redisson's RLock, a hash with one field, the owner, that counts its
+-- holds.
 
 -- The holder, and how long its lease still lasts in ms; or what is wrong with the key.
 local function holder_of(key)
@@ -12,12 +13,8 @@ local function holder_of(key)
   return redis.call('HKEYS', key)[1], left
 end
 
-local function put(key, owner, lease)
-  redis.call('HSET', key, owner, 1)
-  redis.call('PEXPIRE', key, lease)
-end
-
--- Whether this owner holds: 1 yes, 0 nobody does, -1 the key is no lock of ours, -2 another does.
+-- Whether this owner holds: 1 yes, 0 the lock is free, -1 the key is no lock of this layout, -2
+-- another owner does.
 local function held_by(key, owner)
   local found = redis.pcall('HEXISTS', key, owner)
   if type(found) == 'table' then return -1 end

@@ -1,34 +1,40 @@
--- Gives back, withdraws or undoes. What is in doubt is buried: a request that arrives late is refused.
-local owner, bury = ARGV[7], tonumber(ARGV[8])
+-- Removes all traces of an owner: the lock if it holds that, its queue entry if it has one. If the
+-- outcome of one of its requests is unknown, a tombstone stays, so that a request that arrives late
+-- is refused.
+--
+-- ARGV: owner, how long the tombstone stays in ms (0: none).
+-- Returns 2 if it held the lock, 1 if it was queued, 0 if there was nothing.
+local owner, tombstone_ttl = ARGV[7], tonumber(ARGV[8])
 local holder, _, wrong = holder_of(name)
 local known = redis.call('HMGET', state, 'token', 'window', 'row')
-local stored, row = tonumber(known[1] or nil), tonumber(known[3] or 0) or 0
-local place = redis.call('ZSCORE', queue, owner)
+local last_token, row = tonumber(known[1] or nil), tonumber(known[3] or 0) or 0
+local sequence = redis.call('ZSCORE', queue, owner)
 
-local function close()
-  if bury > 0 then redis.pcall('SET', grave, '1', 'PX', bury) end
+-- After the lock is deleted, since a full server may refuse this write.
+local function write_tombstone()
+  if tombstone_ttl > 0 then redis.pcall('SET', tombstone, '1', 'PX', tombstone_ttl) end
 end
 
 if holder == owner then
   redis.call('HDEL', state, 'owner', 'note', 'since')
   redis.call('DEL', name)
-  if place then leave(owner) end
-  close()
-  serve(row, stored)
+  if sequence then remove_entry(owner) end
+  write_tombstone()
+  hand_off(row, last_token)
   return 2
 end
-if not place then
-  close()
+if not sequence then
+  write_tombstone()
   return 0
 end
 local first = redis.call('ZRANGE', queue, 0, 0)[1]
-leave(owner)
-close()
+remove_entry(owner)
+write_tombstone()
 if not holder and not wrong and (tonumber(known[2] or 0) or 0) <= now_ms then
-  serve(row, stored)
+  hand_off(row, last_token)
 elseif first == owner then
-  -- The next one has to look when the lock can become free by itself.
-  local next_owner, _, _, next_place = head()
-  if next_owner then tell(next_owner, 'l', next_place, '0', 0) end
+  -- The next one is first now, and has to request again when the lock can become free by itself.
+  local next_owner, _, _, next_sequence = first_waiter()
+  if next_owner then notify(next_owner, 'l', next_sequence, '0', 0) end
 end
 return 1

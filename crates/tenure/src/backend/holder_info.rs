@@ -1,0 +1,127 @@
+//! What a holder tells operators and other clients about itself.
+
+use std::sync::Arc;
+
+/// Who a holder is, for operators and other clients: stored beside the claim where the server can.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::backend::HolderInfo;
+///
+/// let info = HolderInfo::new("web-3", "host\ta", 71, "deploy of v42");
+/// assert_eq!(HolderInfo::decode(&info.encode()), info);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HolderInfo(Arc<Parts>);
+
+/// Behind one pointer, because most locks of a client share it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Parts {
+    name: Arc<str>,
+    host: Arc<str>,
+    pid: u32,
+    text: Arc<str>,
+}
+
+impl HolderInfo {
+    /// Name, host, process id and free text of a holder.
+    pub fn new(
+        name: impl Into<Arc<str>>,
+        host: impl Into<Arc<str>>,
+        pid: u32,
+        text: impl Into<Arc<str>>,
+    ) -> HolderInfo {
+        HolderInfo(Arc::new(Parts { name: name.into(), host: host.into(), pid, text: text.into() }))
+    }
+
+    /// The name of the holder: its program, unless it chose another.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The machine it runs on.
+    pub fn host(&self) -> &str {
+        &self.0.host
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.0.pid
+    }
+
+    /// Free text.
+    pub fn text(&self) -> &str {
+        &self.0.text
+    }
+
+    /// This holder with another free text.
+    pub(crate) fn with_text(&self, text: Arc<str>) -> HolderInfo {
+        if *text == *self.0.text {
+            return self.clone();
+        }
+        let parts = &self.0;
+        let (name, host) = (parts.name.clone(), parts.host.clone());
+        HolderInfo(Arc::new(Parts { name, host, pid: parts.pid, text }))
+    }
+
+    /// All of it as one line of text, for servers that store one value. Fields are separated by
+    /// tabs; a backslash escapes what would break that.
+    pub fn encode(&self) -> String {
+        let pid = self.pid().to_string();
+        [self.name(), self.host(), &pid, self.text()].map(escape).join("\t")
+    }
+
+    /// What [`encode`](HolderInfo::encode) wrote. Text that it did not write becomes the free text.
+    pub fn decode(line: &str) -> HolderInfo {
+        let fields: Vec<_> = line.split('\t').collect();
+        match fields[..] {
+            [name, host, pid, text] => match pid.parse() {
+                Ok(pid) => HolderInfo::new(unescape(name), unescape(host), pid, unescape(text)),
+                Err(_) => HolderInfo::new("", "", 0, line),
+            },
+            _ => HolderInfo::new("", "", 0, line),
+        }
+    }
+}
+
+fn escape(field: &str) -> String {
+    field.replace('\\', "\\\\").replace('\t', "\\t").replace('\n', "\\n")
+}
+
+fn unescape(field: &str) -> String {
+    let mut plain = String::with_capacity(field.len());
+    let mut chars = field.chars();
+    while let Some(c) = chars.next() {
+        match (c, c == '\\') {
+            (_, true) => match chars.next() {
+                Some('t') => plain.push('\t'),
+                Some('n') => plain.push('\n'),
+                Some(other) => plain.push(other),
+                None => {}
+            },
+            (c, false) => plain.push(c),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_survives_its_encoding_whatever_it_holds() {
+        for text in ["", "plain", "tab\there", "back\\slash\\t", "line\nfeed", "\\", "é🦀"] {
+            let note = HolderInfo::new(text, "h", 7, text);
+            assert_eq!(HolderInfo::decode(&note.encode()), note, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_note_becomes_the_free_text() {
+        for line in ["", "hello", "a\tb", "a\tb\tno number\td"] {
+            assert_eq!(HolderInfo::decode(line).text(), line);
+        }
+    }
+}

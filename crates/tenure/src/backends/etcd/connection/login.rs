@@ -1,0 +1,129 @@
+//! Logging in, once for all requests that need it: checking a password costs the server some 70 ms
+//! of one core, so that a login for each request would let none of them finish in time.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::Mutex;
+use tonic::Status;
+use tonic::metadata::{Ascii, MetadataValue};
+
+use super::grpc::{Method, unary};
+use super::{ActiveEndpoint, Connection};
+use crate::backends::etcd::error::{permission_is_denied, unexpected};
+use crate::backends::etcd::layout::messages::{
+    AuthenticateRequest, AuthenticateResponse, RangeResponse,
+};
+use crate::backends::etcd::layout::{RANGE, get};
+use crate::error::{Error, Result};
+
+const AUTHENTICATE: Method = Method("/etcdserverpb.Auth/Authenticate");
+/// How long a login may take; with several endpoints half of it, so that there is time for another.
+const LOGIN_LIMIT: Duration = Duration::from_secs(3);
+
+/// User, password, and the login under way.
+pub(crate) struct Login {
+    user: String,
+    password: String,
+    /// Locked by the request that waits for the login. A request that is dropped leaves the login
+    /// here for the next one to wait for: if each began its own, none would end on a slow server.
+    under_way: Mutex<Option<PendingLogin>>,
+}
+
+/// The proof of a login, which each request carries.
+#[derive(Clone, PartialEq)]
+pub(super) enum Token {
+    /// Not requested yet, or refused by the server.
+    None,
+    /// The server does not want any.
+    NotNeeded,
+    Given(MetadataValue<Ascii>),
+}
+
+struct PendingLogin {
+    active: ActiveEndpoint,
+    end: Instant,
+    response: BoxFuture<'static, Result<AuthenticateResponse, Status>>,
+}
+
+impl Login {
+    pub(crate) fn new(user: &str, password: &str) -> Login {
+        let under_way = Mutex::default();
+        Login { user: user.to_owned(), password: password.to_owned(), under_way }
+    }
+
+    /// The endpoint in use, with a token. Waits for it until `end`.
+    pub(super) async fn log_in(
+        &self,
+        connection: &Connection,
+        end: Instant,
+    ) -> Result<ActiveEndpoint> {
+        let limit = end.saturating_duration_since(Instant::now());
+        let login = tokio::time::timeout_at(end.into(), self.one_at_a_time(connection)).await;
+        login.unwrap_or_else(|_| Err(Error::timed_out("etcd's login", limit)))
+    }
+
+    async fn one_at_a_time(&self, connection: &Connection) -> Result<ActiveEndpoint> {
+        let mut under_way = self.under_way.lock().await;
+        loop {
+            let active = connection.active.lock().clone();
+            if active.token != Token::None {
+                return Ok(active);
+            }
+            let is_current = |pending: &PendingLogin| {
+                pending.active.generation == active.generation && pending.end > Instant::now()
+            };
+            let current = match under_way.take().filter(is_current) {
+                Some(pending) => under_way.insert(pending),
+                None => under_way.insert(self.begin(connection, active)),
+            };
+            let active = current.active.clone();
+            let response = tokio::time::timeout_at(current.end.into(), &mut current.response).await;
+            *under_way = None;
+            match response {
+                Ok(Ok(AuthenticateResponse { token })) => {
+                    let token = token.parse().map_err(|_| unexpected("the token is not text"))?;
+                    return Ok(connection.set_token(Token::Given(token)));
+                }
+                Ok(Err(status)) if status.message().contains("authentication is not enabled") => {
+                    return Ok(connection.set_token(Token::NotNeeded));
+                }
+                Ok(Err(status)) => {
+                    connection.react_to(&status, active.generation);
+                    return Err(connection.explain(status, &active));
+                }
+                // The next endpoint may respond, if the request has time left.
+                Err(_) => connection.move_on(active.generation),
+            }
+        }
+    }
+
+    fn begin(&self, connection: &Connection, active: ActiveEndpoint) -> PendingLogin {
+        let request =
+            AuthenticateRequest { name: self.user.clone(), password: self.password.clone() };
+        let is_alone = connection.endpoints.len() == 1;
+        let limit = if is_alone { LOGIN_LIMIT } else { LOGIN_LIMIT / 2 };
+        let ActiveEndpoint { channel, token, .. } = active.clone();
+        let response = async move { unary(&channel, &token, AUTHENTICATE, request).await }.boxed();
+        PendingLogin { active, end: Instant::now() + limit, response }
+    }
+}
+
+/// Without the password.
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a login of {}", self.user)
+    }
+}
+
+/// Reads some key, to prove that the login is accepted. Whether it has a right to that key does not
+/// matter here.
+pub(crate) async fn check_login(connection: &Connection, limit: Duration) -> Result<()> {
+    let read = connection.call::<_, RangeResponse>(RANGE, get(b"%"), limit).await;
+    match read {
+        Err(error) if !permission_is_denied(&error) => Err(error),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}

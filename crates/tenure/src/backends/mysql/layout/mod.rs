@@ -1,0 +1,11 @@
+//! What is stored at the server.
+//!
+//! - `schema`: the tables, and creating them on first use
+//! - `statements`: the statements that change the tables
+//! - `rows`: the statements that read the tables, each beside the type that its rows are read into
+//! - `literals`: values and names as they stand in a statement
+
+pub(crate) mod literals;
+pub(crate) mod rows;
+pub(crate) mod schema;
+pub(crate) mod statements;

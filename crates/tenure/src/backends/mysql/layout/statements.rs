@@ -1,0 +1,378 @@
+//! The statements that change the tables.
+//!
+//! **State.** The row of a key in the lock table names the owner, its token and the end of its
+//! lease. The rows of a key in the waiter table are the queue entries, in the order of their column
+//! `seat`; each one has an end of its own. The row of a key stays when the lock is released, with
+//! its token. In `mode=lease` the row *is* the lock. In the other modes it records whose turn it
+//! is, and a named lock or a row lock decides; a record then also ends with the connection whose id
+//! stands in its column `home`.
+//!
+//! **Invariants.** Row locks are always acquired in the order floor, row of the key, queue entries;
+//! the connection repeats a packet that is rolled back by a deadlock nevertheless. Tokens count up
+//! in the row of their key, under its lock. A new row begins above the floor, which it reads under
+//! a shared lock, while a sweep holds the exclusive one. Only [`handoff`](Statements::handoff)
+//! makes a waiter the owner, and it picks the first entry. Except for a release or an eviction, no
+//! statement moves the end of a lease or of an entry back. Time is the database's, in UTC.
+
+use std::fmt::Write as _;
+
+use super::super::config::LockMode;
+use super::literals::{Literals, WAKE_LOCK_PREFIX, hex, micros, named_lock};
+use super::rows::KeyState;
+use crate::backend::Claim;
+use crate::key::Key;
+use crate::token::FencingToken;
+
+/// The database's clock. It is constant within a statement: one that had to wait for a row sees an
+/// older time, and so never thinks that a lease has ended too early.
+pub(crate) const NOW: &str = "UTC_TIMESTAMP(6)";
+
+/// The id of the connection that executes the statement: a variable that is set when it is opened.
+pub(crate) const THIS_CONNECTION: &str = "@tenure_home";
+
+/// When the packet began: the statements of a renewal share it.
+const PACKET_TIME: &str = "CAST(@tenure_at AS DATETIME(6))";
+
+/// The prefix of the ids of connections that hold a row lock and do nothing else.
+pub(crate) const ROW_CONNECTION_PREFIX: &str = "row-";
+
+/// The statements of one mode.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Statements {
+    /// The table of locks.
+    pub(crate) lease: &'static str,
+    /// The table of queue entries.
+    pub(crate) waiter: &'static str,
+    pub(crate) mode: LockMode,
+}
+
+/// The client that sends a request.
+pub(crate) struct Requester<'a> {
+    /// Names its wake connection.
+    pub(crate) wake_id: &'a str,
+    /// The id of the connection that its records end with, as an expression.
+    pub(crate) connection_id: &'a str,
+}
+
+impl Statements {
+    pub(crate) fn new(mode: LockMode) -> Statements {
+        let (lease, waiter) = match mode {
+            LockMode::Lease => ("tenure_lease", "tenure_waiter"),
+            LockMode::Session => ("tenure_session", "tenure_session_waiter"),
+            LockMode::Row => ("tenure_row", "tenure_row_waiter"),
+        };
+        Statements { lease, waiter, mode }
+    }
+
+    /// Whether the row in this table has no holder. A released row stays free when the clock is set
+    /// back; a holder that has the server's own lock keeps its row when the clock is set forward.
+    pub(crate) fn is_free(&self, table: &str) -> String {
+        let expired = expired(table);
+        let has_server_lock = match self.mode {
+            LockMode::Lease => return format!("({table}.owner='' OR {expired})"),
+            LockMode::Session => {
+                let name = named_lock(&format!("{table}.k"));
+                format!("IS_USED_LOCK({name})<=>{}", live_connection(table))
+            }
+            LockMode::Row => format!("{table}.home LIKE '{ROW_CONNECTION_PREFIX}%'"),
+        };
+        let ended = self.has_ended(table);
+        format!("({ended} OR ({expired} AND NOT ({has_server_lock})))")
+    }
+
+    /// Whether the row in this table has no holder, for a claim that may have released the server's
+    /// own lock a moment ago: its record counts until it is released or its connection ends.
+    fn has_ended(&self, table: &str) -> String {
+        match self.mode {
+            LockMode::Lease => self.is_free(table),
+            LockMode::Session | LockMode::Row => {
+                format!("({table}.owner='' OR {} IS NULL)", live_connection(table))
+            }
+        }
+    }
+
+    /// Whether the queue entry in this table has ended.
+    pub(crate) fn entry_ended(&self, table: &str) -> String {
+        match self.mode {
+            LockMode::Lease => expired(table),
+            LockMode::Session | LockMode::Row => {
+                format!("({} OR {} IS NULL)", expired(table), live_connection(table))
+            }
+        }
+    }
+
+    /// Acquires a key that has a row, is free and has no waiters. One changed row means granted,
+    /// and the last insert id is the token.
+    pub(crate) fn acquire_free(&self, claim: &Claim, by: &Requester<'_>) -> String {
+        let Requester { wake_id, connection_id } = by;
+        let lease = self.lease;
+        let is_free = self.is_free(lease);
+        let Literals { key, owner, until, note } = Literals::of(claim);
+        // Not with waiters: a free lock then belongs to the first of them.
+        format!(
+            "UPDATE {lease} SET owner={owner},token=LAST_INSERT_ID(token+1),until={until},\
+             since={NOW},note={note},home={connection_id},bell='{wake_id}' \
+             WHERE k={key} AND {is_free} AND queued=0"
+        )
+    }
+
+    /// Acquires a key that may have no row yet, may be held by the claim already, or may be free,
+    /// unless another claim waits for it. Ends with the [`KeyState`].
+    pub(crate) fn acquire(&self, claim: &Claim, by: &Requester<'_>) -> String {
+        let Requester { wake_id, connection_id } = by;
+        let Statements { lease, waiter, .. } = self;
+        let is_free = self.is_free(lease);
+        let holder_is_free = self.is_free("h");
+        let entry_ended = self.entry_ended("w");
+        let Literals { key, owner, until, note } = Literals::of(claim);
+        // Assignments run from left to right: those after `owner` see the new one, and those after
+        // `since` know by it whether this statement has granted the lock. A request that was
+        // delayed at the server began with an earlier time than a renewal that overtook it: it must
+        // not shorten the lease, nor bind the record to another connection than the one that has
+        // the row lock.
+        format!(
+            "INSERT INTO {lease} (k,owner,token,until,since,note,home,bell) \
+             SELECT {key},{owner},n+1,{until},{NOW},{note},{connection_id},'{wake_id}' \
+             FROM tenure_floor WHERE id=1 \
+             AND NOT EXISTS (SELECT 1 FROM {lease} h WHERE h.k={key} AND h.owner<>{owner} \
+             AND NOT {holder_is_free}) \
+             AND NOT EXISTS (SELECT 1 FROM {waiter} w WHERE w.k={key} AND w.owner<>{owner} \
+             AND NOT {entry_ended}) LOCK IN SHARE MODE \
+             ON DUPLICATE KEY UPDATE token={lease}.token+IF({is_free},1,0),\
+             since=IF({is_free},{NOW},{lease}.since),\
+             note=IF({is_free} OR {lease}.owner={owner},VALUES(note),{lease}.note),\
+             bell=IF({is_free} OR {lease}.owner={owner},VALUES(bell),{lease}.bell),\
+             owner=IF({is_free},{owner},{lease}.owner),\
+             until=IF({lease}.owner={owner},IF({lease}.since={NOW},VALUES(until),\
+             GREATEST({lease}.until,VALUES(until))),{lease}.until),\
+             home=IF({lease}.owner={owner} AND {lease}.since={NOW},VALUES(home),\
+             {lease}.home);{}",
+            KeyState::select(self, &key, &owner, "0")
+        )
+    }
+
+    /// Acquires the key, or adds or refreshes a queue entry. If the lock is free, it goes to the
+    /// first waiter. Ends with the [`KeyState`].
+    pub(crate) fn acquire_or_queue(&self, claim: &Claim, by: &Requester<'_>) -> String {
+        let Literals { key, owner, .. } = Literals::of(claim);
+        let waiter = self.waiter;
+        format!(
+            "{enter_queue}DELETE FROM {waiter} WHERE k={key} AND {ended};{handoff}{state};COMMIT",
+            enter_queue = self.enter_queue(claim, by),
+            ended = self.entry_ended(waiter),
+            handoff = self.handoff(&key),
+            state = KeyState::select(self, &key, &owner, "@tenure_handed"),
+        )
+    }
+
+    /// Adds or refreshes a queue entry behind others, where a release will pass the lock on. If the
+    /// [`KeyState`] at the end says that the lock is free,
+    /// [`acquire_or_queue`](Statements::acquire_or_queue) has to follow.
+    pub(crate) fn queue_behind(&self, claim: &Claim, by: &Requester<'_>) -> String {
+        let Literals { key, owner, .. } = Literals::of(claim);
+        let state = KeyState::select(self, &key, &owner, "0");
+        format!("{}{state};COMMIT", self.enter_queue(claim, by))
+    }
+
+    /// Begins a transaction, locks the row of the key, which is created if it is not there,
+    /// refreshes the lease if the claim holds, and else adds or refreshes its queue entry. `queued`
+    /// may be too high for a while; every handoff counts it again.
+    fn enter_queue(&self, claim: &Claim, by: &Requester<'_>) -> String {
+        let Requester { wake_id, connection_id } = by;
+        let Statements { lease, waiter, .. } = self;
+        let is_free = self.is_free(lease);
+        let Literals { key, owner, until, note } = Literals::of(claim);
+        // The first INSERT locks the row of the key until the commit, whether it inserts or not: no
+        // other packet can change the holder or the queue of this key in between. A new row has an
+        // end long ago, so that it is free.
+        format!(
+            "START TRANSACTION;\
+             INSERT INTO {lease} (k,owner,token,until,since,note,home,bell) \
+             SELECT {key},'',n,'1970-01-02','1970-01-02','','','' FROM tenure_floor WHERE id=1 \
+             LOCK IN SHARE MODE ON DUPLICATE KEY UPDATE queued=queued+1,\
+             bell=IF({lease}.owner={owner} AND NOT {is_free},'{wake_id}',{lease}.bell),\
+             until=IF({lease}.owner={owner} AND NOT {is_free},GREATEST({lease}.until,{until}),\
+             {lease}.until);\
+             INSERT INTO {waiter} (k,owner,until,since,note,home,bell) \
+             SELECT k,{owner},{until},{NOW},{note},{connection_id},'{wake_id}' FROM {lease} \
+             WHERE k={key} AND NOT (owner={owner} AND NOT {is_free}) \
+             ON DUPLICATE KEY UPDATE until=GREATEST({waiter}.until,VALUES(until)),\
+             home=VALUES(home),bell=VALUES(bell);"
+        )
+    }
+
+    /// Releases a lock without waiters. One changed row means that the claim held it until now.
+    pub(crate) fn release_uncontended(&self, claim: &Claim) -> String {
+        let lease = self.lease;
+        let ended = self.has_ended(lease);
+        let Literals { key, owner, .. } = Literals::of(claim);
+        format!(
+            "UPDATE {lease} SET owner='',until={NOW} \
+             WHERE k={key} AND owner={owner} AND NOT {ended} AND queued=0;\
+             SELECT ROW_COUNT() AS released"
+        )
+    }
+
+    /// Releases or cancels a claim, and passes the lock to the next waiter. The first result set
+    /// has `was_held`: whether the claim held the lock until now. The last one is the [`KeyState`].
+    pub(crate) fn release(&self, claim: &Claim) -> String {
+        let Statements { lease, waiter, .. } = self;
+        let ended = self.has_ended(lease);
+        let entry_ended = self.entry_ended(waiter);
+        let Literals { key, owner, .. } = Literals::of(claim);
+        // FOR UPDATE: the row stays locked until the commit, so that `was_held` is still true when
+        // the UPDATE releases the lock. An expired entry of another claim must not be handed the
+        // lock, so it is deleted first.
+        format!(
+            "START TRANSACTION;\
+             SELECT owner={owner} AND NOT {ended} AS was_held FROM {lease} WHERE k={key} \
+             FOR UPDATE;\
+             UPDATE {lease} SET owner='',until={NOW} WHERE k={key} AND owner={owner};\
+             DELETE FROM {waiter} WHERE k={key} AND (owner={owner} OR {entry_ended});\
+             {handoff}{state};COMMIT",
+            handoff = self.handoff(&key),
+            state = KeyState::select(self, &key, &owner, "@tenure_handed"),
+        )
+    }
+
+    /// Ends exactly this grant. The first result set has the row of the grant, if it was there:
+    /// `owner`, `bell`, and the connection that can be woken by that name. The last one is the
+    /// [`KeyState`].
+    pub(crate) fn evict(&self, key: &Key, token: FencingToken) -> String {
+        let Statements { lease, waiter, .. } = self;
+        let is_free = self.is_free(lease);
+        let entry_ended = self.entry_ended(waiter);
+        let key = hex(key.as_str());
+        let token = token.get();
+        format!(
+            "START TRANSACTION;\
+             SELECT owner,bell,IS_USED_LOCK(CONCAT('{WAKE_LOCK_PREFIX}',bell)) AS wake_connection \
+             FROM {lease} WHERE k={key} AND token={token} AND NOT {is_free} FOR UPDATE;\
+             UPDATE {lease} SET owner='',until={NOW} \
+             WHERE k={key} AND token={token} AND NOT {is_free};\
+             DELETE FROM {waiter} WHERE k={key} AND {entry_ended};\
+             {handoff}{state};COMMIT",
+            handoff = self.handoff(&key),
+            state = KeyState::select(self, &key, "''", "@tenure_handed"),
+        )
+    }
+
+    /// If the lock is free, makes the first waiter its owner and removes it from the queue. Entries
+    /// that have ended were deleted before. The end of the entry becomes the end of the lease: the
+    /// waiter knows it without another request. Sets `@tenure_handed` to the number of new owners.
+    fn handoff(&self, key: &str) -> String {
+        let Statements { lease, waiter, .. } = self;
+        let is_free = self.is_free("l");
+        // The new owner is removed from the queue by its name, also if it became the owner in
+        // another way. Then `queued` is counted, under the lock of the row: it is exact here.
+        format!(
+            "UPDATE {lease} l JOIN {waiter} w ON w.k=l.k SET l.owner=w.owner,l.token=l.token+1,\
+             l.since={NOW},l.note=w.note,l.bell=w.bell,l.until=w.until,l.home=w.home \
+             WHERE l.k={key} AND {is_free} AND \
+             w.seat=(SELECT s FROM (SELECT MIN(seat) s FROM {waiter} WHERE k={key}) m);\
+             SET @tenure_handed=ROW_COUNT();\
+             DELETE w FROM {waiter} w JOIN {lease} l ON l.k=w.k AND l.owner=w.owner \
+             WHERE w.k={key};\
+             UPDATE {lease} SET queued=(SELECT COUNT(*) FROM {waiter} w WHERE w.k={key}) \
+             WHERE k={key};"
+        )
+    }
+
+    /// Extends the leases of these claims. The result set has one row for each that is held:
+    /// `owner`, and `is_extended`, whether its lease is as long as requested.
+    ///
+    /// A row that another transaction has locked is skipped: waiting for it would fail the renewal
+    /// of all others. An UPDATE cannot skip rows, not even those that a subquery locks. An INSERT
+    /// can, because it has read and locked all rows of its SELECT before it writes. As every row
+    /// exists, nothing is inserted.
+    pub(crate) fn renew(&self, claims: &[Claim]) -> String {
+        let lease = self.lease;
+        let mut until = String::new();
+        let mut tokens = String::new();
+        let mut keys = Vec::new();
+        let mut owners = Vec::new();
+        for claim in claims {
+            let Literals { key, owner, .. } = Literals::of(claim);
+            let ttl = micros(claim.ttl);
+            // Writing to a string cannot fail.
+            let _ignored =
+                write!(until, " WHEN {owner} THEN {PACKET_TIME}+INTERVAL {ttl} MICROSECOND");
+            if let Some(token) = claim.token {
+                let _ignored = write!(tokens, " WHEN {owner} THEN {token}");
+            }
+            keys.push(key);
+            owners.push(owner);
+        }
+        // In the order of the keys, so that two renewals of one client cannot wait for each other.
+        keys.sort();
+        let keys = keys.join(",");
+        let owners = owners.join(",");
+        // An evicted grant stays lost, even if its owner was granted the lock again afterwards.
+        let has_token = |table: &str| match &*tokens {
+            "" => String::new(),
+            _ => format!(" AND {table}.token=CASE {table}.owner{tokens} ELSE {table}.token END"),
+        };
+        format!(
+            "SET @tenure_at={NOW};\
+             INSERT INTO {lease} (k,owner,token,until,since,note,home,bell) \
+             SELECT l.k,'',0,'1970-01-02','1970-01-02','','','' FROM {lease} l \
+             WHERE l.k IN ({keys}) AND l.owner IN ({owners}){l_has_token} AND NOT {l_is_free} \
+             FOR UPDATE SKIP LOCKED \
+             ON DUPLICATE KEY UPDATE until=GREATEST({lease}.until,\
+             CASE {lease}.owner{until} ELSE {lease}.until END);\
+             SELECT owner,until>=CASE owner{until} ELSE until END AS is_extended FROM {lease} \
+             WHERE k IN ({keys}) AND owner IN ({owners}){has_token} AND NOT {is_free}",
+            l_has_token = has_token("l"),
+            l_is_free = self.is_free("l"),
+            has_token = has_token(lease),
+            is_free = self.is_free(lease),
+        )
+    }
+
+    /// Binds the record of a claim to another connection: it then ends with that one.
+    pub(crate) fn bind_to_connection(&self, claim: &Claim, id: &str) -> String {
+        let lease = self.lease;
+        let is_free = self.is_free(lease);
+        let Literals { key, owner, .. } = Literals::of(claim);
+        format!("UPDATE {lease} SET home='{id}' WHERE k={key} AND owner={owner} AND NOT {is_free}")
+    }
+}
+
+/// Whether the end of a lease or queue entry has passed.
+fn expired(table: &str) -> String {
+    format!("{table}.until<={NOW}")
+}
+
+/// The connection that a record or queue entry ends with; NULL if that connection has ended.
+fn live_connection(table: &str) -> String {
+    format!("IS_USED_LOCK(CONCAT('tenure:',{table}.home))")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::rows::Listing;
+    use super::*;
+    use crate::backend::{HolderInfo, Owner, Scope};
+
+    #[test]
+    fn user_input_never_stands_unencoded_in_a_statement() {
+        let key = Key::new("'; DROP TABLE x; -- %").unwrap();
+        let mut claim = Claim::new(key, Owner::random(), Duration::from_secs(1));
+        claim.holder_info = HolderInfo::new("n'", "h\\", 1, "DROP");
+        let by = Requester { wake_id: "b", connection_id: THIS_CONNECTION };
+        for mode in [LockMode::Lease, LockMode::Session, LockMode::Row] {
+            let statements = Statements::new(mode);
+            for sql in [
+                statements.acquire_free(&claim, &by),
+                statements.acquire(&claim, &by),
+                statements.acquire_or_queue(&claim, &by),
+                statements.release(&claim),
+                Listing::select(&statements, Scope::Prefix("DROP")),
+            ] {
+                assert!(!sql.contains("DROP"), "{sql}");
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Dials one host: TCP or Unix socket, TLS, login, and the task that drives the connection.
+
+use std::sync::Arc;
+use std::task::Context;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::{AsyncMessage, CancelToken, Client, NoTls};
+
+use super::encrypt::TlsHandshake;
+use crate::backends::postgres::config::Config;
+use crate::backends::postgres::error;
+use crate::backends::postgres::push::PushRouter;
+use crate::error::{Error, Result};
+use crate::support::tls::Tls;
+
+/// How long a cancel request may take before the connection is closed anyway.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// One host of the URL, and whether the connection to it is encrypted.
+#[derive(Clone)]
+pub(crate) struct Endpoint {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    tls: Option<Tls>,
+}
+
+/// An open connection that a task drives.
+pub(crate) struct Dialed {
+    pub(crate) client: Client,
+    pub(crate) driver: AbortHandle,
+    /// Its sender is dropped when the connection ends.
+    pub(crate) ended: watch::Receiver<()>,
+}
+
+impl Endpoint {
+    /// The hosts that the URL names, in its order.
+    pub(crate) fn all(config: &Config) -> impl Iterator<Item = Endpoint> {
+        let endpoint = |(host, port): &(String, u16)| Endpoint {
+            host: host.clone(),
+            port: *port,
+            tls: config.tls.clone(),
+        };
+        config.hosts.iter().map(endpoint)
+    }
+
+    pub(crate) async fn dial(&self, config: &Config, push: &Arc<PushRouter>) -> Result<Dialed> {
+        let mut login = tokio_postgres::Config::new();
+        login.user(&config.user).dbname(&config.database).application_name("tenure");
+        if let Some(password) = &config.password {
+            login.password(password);
+        }
+        let (ending, ended) = watch::channel(());
+        let refused = |error| error::from_connect(config, &self.host, self.port, error);
+        let (client, driver) = if let Some(path) = self.unix_socket() {
+            let stream = UnixStream::connect(path).await.map_err(|error| self.unreached(error))?;
+            let connected = login.connect_raw(stream, NoTls).await.map_err(refused)?;
+            (connected.0, drive(connected.1, push.clone(), ending))
+        } else {
+            let stream = self.connect_tcp().await.map_err(|error| self.unreached(error))?;
+            match &self.tls {
+                None => {
+                    let connected = login.connect_raw(stream, NoTls).await.map_err(refused)?;
+                    (connected.0, drive(connected.1, push.clone(), ending))
+                }
+                Some(tls) => {
+                    let handshake = TlsHandshake { tls, host: &self.host };
+                    let connected = login.ssl_mode(SslMode::Require).connect_raw(stream, handshake);
+                    let connected = connected.await.map_err(refused)?;
+                    (connected.0, drive(connected.1, push.clone(), ending))
+                }
+            }
+        };
+        Ok(Dialed { client, driver, ended })
+    }
+
+    /// Tells the server to end a statement whose response is no longer awaited. A server process
+    /// that waits for a lock does not notice that its client has closed the connection.
+    pub(crate) async fn cancel(&self, token: CancelToken) {
+        let cancelling = async {
+            if let Some(path) = self.unix_socket() {
+                let stream = UnixStream::connect(path).await.ok()?;
+                return token.cancel_query_raw(stream, NoTls).await.ok();
+            }
+            let stream = self.connect_tcp().await.ok()?;
+            match &self.tls {
+                None => token.cancel_query_raw(stream, NoTls).await.ok(),
+                Some(tls) => {
+                    let handshake = TlsHandshake { tls, host: &self.host };
+                    token.cancel_query_raw(stream, handshake).await.ok()
+                }
+            }
+        };
+        // If the server cannot be reached, its own `statement_timeout` ends the statement.
+        drop(tokio::time::timeout(CANCEL_TIMEOUT, cancelling).await);
+    }
+
+    async fn connect_tcp(&self) -> std::io::Result<TcpStream> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        set_keepalive(&stream);
+        Ok(stream)
+    }
+
+    /// The path of the Unix socket, if the host is a folder.
+    fn unix_socket(&self) -> Option<String> {
+        let Endpoint { host, port, .. } = self;
+        host.starts_with('/').then(|| format!("{host}/.s.PGSQL.{port}"))
+    }
+
+    fn unreached(&self, error: std::io::Error) -> Error {
+        error::from_io(&self.host, self.port, error)
+    }
+}
+
+/// Drives the connection in a task until it ends or is closed, and delivers pushed messages.
+fn drive<S, T>(
+    mut connection: tokio_postgres::Connection<S, T>,
+    push: Arc<PushRouter>,
+    ending: watch::Sender<()>,
+) -> AbortHandle
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let task = async move {
+        let _on_disconnect = OnDisconnect { push: push.clone(), _ending: ending };
+        let poll = |context: &mut Context<'_>| connection.poll_message(context);
+        let mut messages = futures_util::stream::poll_fn(poll);
+        while let Some(Ok(message)) = messages.next().await {
+            if let AsyncMessage::Notification(notification) = message {
+                push.deliver(notification.payload());
+            }
+        }
+    };
+    tokio::spawn(task).abort_handle()
+}
+
+/// Dropped when the driver ends, also when it is aborted: pushed messages may be missed from now
+/// on.
+struct OnDisconnect {
+    push: Arc<PushRouter>,
+    /// Dropping it wakes every [`Connection::until_closed`](super::Connection::until_closed).
+    _ending: watch::Sender<()>,
+}
+
+impl Drop for OnDisconnect {
+    fn drop(&mut self) {
+        self.push.recheck_all();
+    }
+}
+
+/// Makes the kernel detect an unreachable peer within about half a minute, also when nothing is
+/// sent.
+fn set_keepalive(stream: &TcpStream) {
+    use rustix::net::sockopt;
+    // Where the system does not support an option, the limits of statements remain.
+    let _unsupported = stream.set_nodelay(true);
+    let _unsupported = sockopt::set_socket_keepalive(stream, true);
+    let _unsupported = sockopt::set_tcp_keepidle(stream, Duration::from_secs(15));
+    let _unsupported = sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5));
+    let _unsupported = sockopt::set_tcp_keepcnt(stream, 3);
+}

@@ -1,0 +1,171 @@
+//! The few connections of a client that hold no lock themselves.
+//!
+//! The first one also listens for pushed messages. Others are opened only when statements queue up,
+//! so that a client that does one thing at a time has one connection.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio_postgres::Row;
+
+use super::Connection;
+use super::setup::SESSION_SETUP;
+use super::statement::{Sql, SqlValue};
+use crate::backend::Owner;
+use crate::backends::postgres::config::Config;
+use crate::backends::postgres::push::PushRouter;
+use crate::error::Result;
+use crate::support::reconnect::{Connector, Reconnect};
+use crate::support::sync::Mutex;
+
+/// The connections of a client that hold no lock themselves, and what its modes share.
+pub(crate) struct Pool {
+    pub(crate) config: Arc<Config>,
+    pub(crate) push: Arc<PushRouter>,
+    /// The channel on which the server notifies this client.
+    pub(crate) channel: String,
+    /// The first connection, which listens on the channel.
+    listener: Reconnect<ListenerConnector>,
+    others: Mutex<Vec<Arc<Connection>>>,
+    /// Held while one of `others` is opened.
+    growing: tokio::sync::Mutex<()>,
+    /// A connection for requests that must not wait behind others, as long as one uses it.
+    bypass: tokio::sync::Mutex<Weak<Connection>>,
+}
+
+/// Opens the connection that listens.
+struct ListenerConnector {
+    config: Arc<Config>,
+    push: Arc<PushRouter>,
+    setup: String,
+}
+
+impl Connector for ListenerConnector {
+    type Connection = Connection;
+
+    async fn connect(&self, _previous: Option<&Arc<Connection>>) -> Result<Connection> {
+        Connection::open(&self.config, &self.push, &self.setup).await
+    }
+
+    fn is_alive(&self, connection: &Connection) -> bool {
+        !connection.is_closed()
+    }
+
+    fn connected(&self, _previous: Option<&Arc<Connection>>) {
+        // What was pushed before this connection listened is lost.
+        self.push.recheck_all();
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(config: Config) -> Arc<Pool> {
+        let config = Arc::new(config);
+        let push = Arc::<PushRouter>::default();
+        // Random, and after the replacements fit for an identifier.
+        let name = Owner::random().to_string().replace(['-', ':'], "_");
+        let channel = format!("tenure_{name}");
+        let listener = Reconnect::new(ListenerConnector {
+            config: config.clone(),
+            push: push.clone(),
+            setup: format!("{SESSION_SETUP}LISTEN {channel}; "),
+        });
+        Arc::new(Pool {
+            config,
+            push,
+            channel,
+            listener,
+            others: Mutex::default(),
+            growing: tokio::sync::Mutex::default(),
+            bypass: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Executes a statement on the least busy connection.
+    pub(crate) async fn query(
+        self: &Arc<Self>,
+        sql: &'static Sql,
+        values: Vec<SqlValue>,
+    ) -> Result<Vec<Row>> {
+        self.connection().await?.query(sql, values).await
+    }
+
+    /// Executes an idempotent statement that must not wait behind others: if there is no response
+    /// within `limit`, it is also sent over the bypass connection, and the first success counts.
+    /// That connection is closed when no request uses it any more.
+    pub(crate) async fn query_with_bypass(
+        self: &Arc<Self>,
+        sql: &'static Sql,
+        values: impl Fn() -> Vec<SqlValue> + Send + Sync,
+        limit: Duration,
+    ) -> Result<Vec<Row>> {
+        let mut pooled = Box::pin(self.query(sql, values()));
+        if let Ok(response) = tokio::time::timeout(limit, &mut pooled).await {
+            return response;
+        }
+        let bypass = async { self.bypass().await?.query(sql, values()).await };
+        let both = [pooled.boxed(), bypass.boxed()];
+        futures_util::future::select_ok(both).await.map(|(rows, _)| rows)
+    }
+
+    async fn bypass(self: &Arc<Self>) -> Result<Arc<Connection>> {
+        let mut bypass = self.bypass.lock().await;
+        if let Some(connection) = bypass.upgrade().filter(|connection| !connection.is_closed()) {
+            return Ok(connection);
+        }
+        let connection = Arc::new(self.open_dedicated().await?);
+        *bypass = Arc::downgrade(&connection);
+        Ok(connection)
+    }
+
+    /// The least busy connection. When this returns, the client listens for pushed messages.
+    pub(crate) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>> {
+        let Some(listener) = self.listener.alive() else { return self.listener.get().await };
+        let connection = self.least_busy(listener);
+        if self.should_grow(&connection) {
+            // Later statements may use the new one; this statement does not wait for it.
+            drop(tokio::spawn(self.clone().grow()));
+        }
+        Ok(connection)
+    }
+
+    fn least_busy(&self, listener: Arc<Connection>) -> Arc<Connection> {
+        let mut others = self.others.lock();
+        others.retain(|connection| !connection.is_closed());
+        let all = others.iter().chain([&listener]);
+        all.min_by_key(|connection| connection.in_flight()).unwrap_or(&listener).clone()
+    }
+
+    /// Whether another connection may be opened, because even the least busy one is busy.
+    fn should_grow(&self, least_busy: &Connection) -> bool {
+        least_busy.in_flight() > 0 && self.others.lock().len() + 1 < self.config.connections
+    }
+
+    async fn grow(self: Arc<Self>) {
+        let _growing = self.growing.lock().await;
+        // Another task may have opened one while this one waited for its turn.
+        let Some(listener) = self.listener.alive() else { return };
+        if self.should_grow(&self.least_busy(listener))
+            && let Ok(connection) = self.open_dedicated().await
+        {
+            self.others.lock().push(Arc::new(connection));
+        }
+    }
+
+    /// Makes an open connection the listener: sets it up, and subscribes to the channel.
+    pub(crate) async fn adopt_listener(&self, connection: Arc<Connection>) -> Result<()> {
+        connection.batch(self.listener.connector().setup.clone()).await?;
+        self.listener.set(connection);
+        Ok(())
+    }
+
+    /// Opens a connection on which nothing is set yet.
+    pub(crate) async fn open_without_setup(&self) -> Result<Connection> {
+        Connection::open(&self.config, &self.push, "").await
+    }
+
+    /// Opens a connection that is set up and does not listen.
+    pub(crate) async fn open_dedicated(&self) -> Result<Connection> {
+        Connection::open(&self.config, &self.push, SESSION_SETUP).await
+    }
+}

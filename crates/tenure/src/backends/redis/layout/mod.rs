@@ -1,0 +1,202 @@
+//! What is stored at the server for a lock, and the scripts that read and write it.
+//!
+//! - `slot`: hash slots of a cluster
+//! - `scripts`: the Lua scripts of `../lua`, their arguments and responses
+//!
+//! | key | type | content |
+//! |---|---|---|
+//! | `name` | hash (or string) | the lock itself: owner, with the lease as expiry. Foreign clients know it |
+//! | `tenure:s:{name}` | hash | state: last token, owner and holder info of the grant, last sequence of the queue |
+//! | `tenure:q:{name}` | zset | queue: owner → sequence |
+//! | `tenure:w:{name}` | hash | queue entries: owner → `<deadline ms> <lease ms> <holder info>` |
+//! | `tenure:x:{name}:<owner>` | string | tombstone of a cancelled claim |
+//!
+//! Channels: each client has one, on which all of its claims are notified; in a cluster that can
+//! publish to one shard, each client has one for each slot. And each lock has a channel that says
+//! that it is free: Redisson's waiters subscribe to it, and so does the first waiter of tenure
+//! while a foreign client holds the lock.
+//!
+//! All keys of a lock lie in the hash slot of its own key, whatever it is called, so that one
+//! script may touch them all; and no two locks share one.
+
+pub(crate) mod scripts;
+pub(crate) mod slot;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use self::slot::{hash_tag, number_in, slot};
+use super::config::{Config, Layout, Topology};
+use crate::backend::Owner;
+
+/// What the channels of clients begin with.
+const CLIENTS: &str = "tenure:c:";
+
+/// The keys of one lock.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    pub(crate) lock: String,
+    pub(crate) state: String,
+    pub(crate) queue: String,
+    pub(crate) entries: String,
+}
+
+impl Keys {
+    pub(crate) fn of(lock: &str) -> Keys {
+        Keys {
+            lock: lock.to_owned(),
+            state: beside("s", lock),
+            queue: beside("q", lock),
+            entries: beside("w", lock),
+        }
+    }
+
+    /// The key of the tombstone of a claim.
+    pub(crate) fn tombstone(&self, owner: &str) -> String {
+        format!("{}:{owner}", beside("x", &self.lock))
+    }
+}
+
+/// The key of this kind that belongs to a lock, in the slot of the lock.
+///
+/// A name with a hash tag keeps it. The two colons tell `{foo}` from `foo`, whose key would be the
+/// same without them. A name whose braces would cut a tag short gets a number in its slot as tag.
+pub(crate) fn beside(kind: &str, lock: &str) -> String {
+    match hash_tag(lock) {
+        Some(_) => format!("tenure:{kind}::{lock}"),
+        None if !lock.contains('}') => format!("tenure:{kind}:{{{lock}}}"),
+        None => format!("tenure:{kind}:{{{}}}:{lock}", number_in(slot(lock))),
+    }
+}
+
+/// The lock that a key of this kind belongs to.
+pub(crate) fn lock_of<'a>(kind: &str, key: &'a str) -> Option<&'a str> {
+    let rest = key.strip_prefix("tenure:")?.strip_prefix(kind)?.strip_prefix(':')?;
+    if let Some(lock) = rest.strip_prefix(':') {
+        return Some(lock);
+    }
+    let (inside, behind) = rest.strip_prefix('{')?.split_once('}')?;
+    if behind.is_empty() { Some(inside) } else { behind.strip_prefix(':') }
+}
+
+/// The names of channels for one configuration.
+#[derive(Debug)]
+pub(crate) struct Channels {
+    layout: Layout,
+    cluster: bool,
+    /// In a cluster, messages go only to the nodes that have the slot.
+    sharded: AtomicBool,
+}
+
+impl Channels {
+    pub(crate) fn new(config: &Config) -> Channels {
+        let cluster = matches!(config.topology, Topology::Cluster(_));
+        Channels { layout: config.layout, cluster, sharded: AtomicBool::new(false) }
+    }
+
+    /// The server turned out to know sharded channels, or not.
+    pub(crate) fn set_sharded(&self, sharded: bool) {
+        self.sharded.store(sharded, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.sharded.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn publish_command(&self) -> &'static str {
+        if self.is_sharded() { "SPUBLISH" } else { "PUBLISH" }
+    }
+
+    /// What the channels of all clients begin with, for messages about this lock.
+    pub(crate) fn clients(&self, lock: &str) -> String {
+        client_prefix(self.is_sharded().then(|| slot(lock)))
+    }
+
+    /// The channel on which a claim is notified.
+    pub(crate) fn client(&self, lock: &str, owner: Owner) -> String {
+        let owner = owner.to_string();
+        let client = owner.split(':').next().unwrap_or_default();
+        self.clients(lock) + client
+    }
+
+    /// The channel that says that a lock is free and no waiter is next. There is none if it would
+    /// lie in another slot than the lock and the server publishes only within a slot.
+    pub(crate) fn free(&self, lock: &str) -> Option<String> {
+        let channel = match self.layout {
+            Layout::Plain => beside("f", lock),
+            Layout::Redisson => redisson(lock),
+        };
+        let reachable = !self.cluster || !self.is_sharded() || slot(&channel) == slot(lock);
+        reachable.then_some(channel)
+    }
+}
+
+/// What the channels of clients begin with; in a cluster there may be one per client and slot.
+pub(crate) fn client_prefix(slot: Option<u16>) -> String {
+    match slot {
+        Some(slot) => format!("{CLIENTS}{{{}}}:", number_in(slot)),
+        None => CLIENTS.to_owned(),
+    }
+}
+
+/// The client that a channel belongs to.
+pub(crate) fn client_of(channel: &str) -> Option<&str> {
+    channel.strip_prefix(CLIENTS)?.rsplit(':').next()
+}
+
+/// The channel on which Redisson's waiters are woken. Its rule looks only for a `{`, so that the
+/// channel may lie in another slot than the lock; Redisson itself cannot use such names in a
+/// cluster.
+fn redisson(lock: &str) -> String {
+    if lock.contains('{') {
+        format!("redisson_lock__channel:{lock}")
+    } else {
+        format!("redisson_lock__channel:{{{lock}}}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTILE: [&str; 18] = [
+        "foo", "{foo}", "a{b", "a}b", "{}x", "x{}y", "{", "}", "{}", "}{", "a{}{b}", "{a}b}c",
+        "a{b}c{d}", ":", "::foo", "{foo", "foo}", "日本{}",
+    ];
+
+    #[test]
+    fn every_key_of_a_lock_lies_in_its_slot() {
+        for lock in HOSTILE {
+            for kind in ["s", "q", "w", "x"] {
+                assert_eq!(slot(&beside(kind, lock)), slot(lock), "{lock}");
+            }
+            assert_eq!(slot(&Keys::of(lock).tombstone("c:1")), slot(lock), "{lock}");
+            let clients = client_prefix(Some(slot(lock)));
+            assert_eq!(slot(&clients), slot(lock), "{lock}");
+        }
+    }
+
+    #[test]
+    fn no_two_locks_share_a_key_and_each_is_found_again() {
+        let keys: std::collections::HashSet<_> = HOSTILE.iter().map(|l| beside("s", l)).collect();
+        assert_eq!(keys.len(), HOSTILE.len());
+        for lock in HOSTILE {
+            assert_eq!(lock_of("s", &beside("s", lock)), Some(lock));
+        }
+        assert_eq!(lock_of("s", "tenure:q:{foo}"), None);
+    }
+
+    #[test]
+    fn redisson_finds_its_channel() {
+        assert_eq!(redisson("foo"), "redisson_lock__channel:{foo}");
+        assert_eq!(redisson("a{b}"), "redisson_lock__channel:a{b}");
+    }
+
+    #[test]
+    fn a_channel_names_its_client() {
+        for slot in [None, Some(7)] {
+            let channel = format!("{}some-client", client_prefix(slot));
+            assert_eq!(client_of(&channel), Some("some-client"));
+        }
+        assert_eq!(client_of("redisson_lock__channel:{foo}"), None);
+    }
+}

@@ -1,0 +1,184 @@
+//! The engine: what runs behind a client. Every handle and background task of a client shares one
+//! [`ClientInner`].
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `acquire/` | an acquire, seen from its caller, and as a task of its own while it waits |
+//! | `guard_inner.rs`, `lease_state.rs` | a held lock: who owns it, and what is known about its lease |
+//! | `renewer.rs`, `schedule.rs` | the task that renews all held locks, and its timetable |
+//! | `releaser.rs` | the task that releases, and repeats until the server responds |
+//! | `executor.rs` | where these tasks run |
+//! | `in_place.rs` | futures that run on the caller's thread, and outlive the caller |
+
+pub(crate) mod acquire;
+pub(crate) mod executor;
+pub(crate) mod guard_inner;
+mod in_place;
+pub(crate) mod lease_state;
+pub(crate) mod releaser;
+pub(crate) mod renewer;
+mod schedule;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::watch;
+
+use crate::backend::{Backend, Info, Owner, Reach, Wakeup};
+use crate::engine::executor::Executor;
+use crate::engine::releaser::Releaser;
+use crate::engine::renewer::Renewer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::{Event, Observers};
+use crate::support::clock::Clock;
+
+/// How long a call for an operator may take.
+const ADMIN_LIMIT: Duration = Duration::from_secs(10);
+/// How long dropping the last handle may block at most, and only if a release is pending.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+
+/// What the handles and tasks of a client share. Tasks hold it directly, handles through a
+/// [`ClientRef`].
+#[derive(Debug)]
+pub(crate) struct ClientInner {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) info: Info,
+    pub(crate) executor: Executor,
+    pub(crate) clock: Clock,
+    pub(crate) observers: Observers,
+    pub(crate) renewer: Renewer,
+    pub(crate) releaser: Arc<Releaser>,
+    client: [u8; 16],
+    last_claim: AtomicU64,
+    /// Whether `Event::PollingFallback` was sent.
+    polling_told: AtomicBool,
+    closing: watch::Sender<bool>,
+}
+
+impl ClientInner {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        executor: Executor,
+        observers: Observers,
+    ) -> ClientInner {
+        let info = backend.info();
+        let clock = match info.reach {
+            Reach::Process => Clock::tokio(),
+            Reach::Machine | Reach::Network => Clock::Boot,
+        };
+        ClientInner {
+            backend,
+            info,
+            executor,
+            clock,
+            observers,
+            renewer: Renewer::default(),
+            releaser: Arc::default(),
+            client: Owner::random().client(),
+            last_claim: AtomicU64::new(0),
+            polling_told: AtomicBool::new(false),
+            closing: watch::Sender::new(false),
+        }
+    }
+
+    /// A fresh owner id, which is never reused.
+    pub(crate) fn next_owner(&self) -> Owner {
+        Owner::new(self.client, self.last_claim.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Refuses new claims from now on.
+    pub(crate) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    /// Returns when the client is being shut down.
+    pub(crate) async fn closed(&self) {
+        // Fails only without the sender, which is a field of this struct.
+        let mut closing = self.closing.subscribe();
+        let _never = closing.wait_for(|closing| *closing).await.map(|_| ());
+    }
+
+    /// Calls the backend with a limit: a call that takes longer, or panics, ends as an error.
+    pub(crate) async fn call<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let mut call = std::pin::pin!(AssertUnwindSafe(call).catch_unwind());
+        // A call that is ready at its first poll needs no timer.
+        let first = std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
+        let outcome = match first {
+            Poll::Ready(outcome) => Ok(outcome),
+            Poll::Pending => {
+                self.executor.before_timer();
+                tokio::time::timeout(limit, call).await
+            }
+        };
+        match outcome {
+            Ok(Ok(response)) => response,
+            Ok(Err(_panic)) => {
+                let message = format!("the {} backend panicked; please report it", self.info.name);
+                Err(Error::new(ErrorKind::Internal, message))
+            }
+            Err(_) => Err(Error::timed_out(self.info.name, limit)),
+        }
+    }
+
+    /// Sends `Event::PollingFallback` once, at the first wait, if waiters have to poll. The server
+    /// may refuse to push only after the client has connected.
+    pub(crate) fn tell_if_polled(&self) {
+        let polls = || self.backend.info().wakeup == Wakeup::Poll;
+        if self.polling_told.load(Ordering::Relaxed) || !polls() {
+            return;
+        }
+        if !self.polling_told.swap(true, Ordering::Relaxed) {
+            self.observers.tell(|| Event::PollingFallback { backend: self.info.name });
+        }
+    }
+
+    /// Calls the backend for an operator (`list`, `evict`, `doctor`), on the client's executor.
+    pub(crate) async fn admin_call<T: Send + 'static>(
+        self: &Arc<Self>,
+        call: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let inner = self.clone();
+        self.executor.run(async move { inner.call(ADMIN_LIMIT, call).await }).await?
+    }
+
+    /// How long to wait for one response: well below the lease, so that a call that hangs leaves
+    /// time for another.
+    pub(crate) fn response_limit(ttl: Duration) -> Duration {
+        (ttl / 4).clamp(Duration::from_millis(20), Duration::from_secs(5))
+    }
+}
+
+/// Shared by all handles of a client (clients, locks, guards). When the last one is dropped,
+/// pending releases are awaited for a moment, and the background tasks end.
+#[derive(Debug)]
+pub(crate) struct ClientRef {
+    pub(crate) inner: Arc<ClientInner>,
+}
+
+impl Drop for ClientRef {
+    fn drop(&mut self) {
+        if self.inner.executor.is_forked() {
+            // The client's thread does not exist in a forked child, so that nothing can be released
+            // here; and closing the copied sockets would disturb the parent, which shares them.
+            return std::mem::forget(self.inner.clone());
+        }
+        // At the end of `main`, nothing else would wait for a release that is under way.
+        if !self.inner.executor.is_here() {
+            self.inner.releaser.wait(self.inner.clock.now(), LAST_WAIT);
+        }
+        self.inner.releaser.close();
+        self.inner.renewer.stop();
+    }
+}

@@ -1,0 +1,384 @@
+//! Background releases: of released and dropped guards, of lost locks, and of cancelled acquires.
+//!
+//! **State.** Every claim that may have left something at the server is *open* from the moment in
+//! which its caller could learn that it ended ([`Releaser::begin`]) until the server has responded
+//! to its release. One task per client sends the releases, a bounded number at a time; `flush`,
+//! `shutdown` and the drop of a client's last handle wait for open claims.
+//!
+//! **Invariant.** A release is repeated until the server has responded, for as long as the client
+//! lives: also when no caller waits for it any more, and also when its lease should have ended long
+//! ago. Only the server's response proves that nothing of the claim is left there.
+//!
+//! **Races that it prevents.** A request that was sent into an outage longer than the ttl may be
+//! carried out when the network heals, and would hold the lock for a whole lease. A claim that
+//! belongs to a session which is kept alive for other claims does not end with its own lease. And a
+//! release that fails because one server is frozen must not delay the releases of others: first
+//! tries and repetitions have separate limits.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::backend::Claim;
+use crate::engine::ClientInner;
+use crate::engine::in_place::InPlace;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::support::backoff::Backoff;
+use crate::support::clock::Moment;
+use crate::support::sync::{Condvar, Mutex};
+
+/// How many first tries, and how many repetitions, are under way at the same time.
+pub(crate) const AT_ONCE: usize = 64;
+/// The pauses between two tries of one release.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The shortest pause before a repetition, whatever else succeeds.
+const SHORTEST_WAIT: Duration = Duration::from_millis(100);
+/// How many unconfirmed releases are kept beyond their leases: a client whose server never comes
+/// back must not fill its memory.
+const MOST_OPEN: usize = 10_000;
+
+/// The releases that are still to be confirmed.
+#[derive(Debug)]
+pub(crate) struct Releaser {
+    state: Mutex<State>,
+    woken: Notify,
+    done: Notify,
+    done_blocking: Condvar,
+    /// Notified when a release was confirmed: those that failed before may succeed now.
+    confirmed: Notify,
+    /// Limits the repetitions that are under way at the same time. First tries have a limit of
+    /// their own: repetitions to a frozen server must not delay them.
+    repetitions: Semaphore,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<BoxFuture<'static, Tried>>,
+    /// Every claim whose release was begun and is not confirmed.
+    open: BTreeMap<u64, Open>,
+    last: u64,
+    running: bool,
+    /// The last handle of the client was dropped: nothing is repeated beyond its lease.
+    closed: bool,
+    /// How many threads are blocked in [`Releaser::wait`].
+    blocked: usize,
+}
+
+/// A claim that may have left something at the server.
+struct Open {
+    /// The key as the caller knows it.
+    key: Key,
+    /// Until when `flush` waits for it; it is repeated also after that. `None` before the release
+    /// is submitted.
+    end: Option<Moment>,
+    /// Error of the last try.
+    failure: Option<Error>,
+}
+
+/// A release that was begun: `flush` waits for it until this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    releaser: Arc<Releaser>,
+    number: u64,
+}
+
+/// One release.
+struct ReleaseJob {
+    claim: Claim,
+    end: Moment,
+    pending: Pending,
+}
+
+/// What the first try of a release came to.
+struct Tried {
+    response: Result<bool>,
+    /// The job, if it has to be repeated.
+    repeat: Option<ReleaseJob>,
+}
+
+impl Default for Releaser {
+    fn default() -> Releaser {
+        Releaser {
+            state: Mutex::default(),
+            woken: Notify::new(),
+            done: Notify::new(),
+            done_blocking: Condvar::default(),
+            confirmed: Notify::new(),
+            repetitions: Semaphore::new(AT_ONCE),
+        }
+    }
+}
+
+impl Releaser {
+    /// Counts a release as begun. Call it before the caller can learn that its claim has ended, so
+    /// that a `flush` after that waits for the release.
+    pub(crate) fn begin(self: &Arc<Self>, key: Key) -> Pending {
+        let mut state = self.state();
+        state.last += 1;
+        let number = state.last;
+        state.open.insert(number, Open { key, end: None, failure: None });
+        Pending { releaser: self.clone(), number }
+    }
+
+    /// Releases a claim in the background: its caller does not wait for the response.
+    pub(crate) fn release_in_background(inner: &Arc<ClientInner>, claim: Claim, pending: Pending) {
+        let mut trying: BoxFuture<'static, Tried> =
+            Box::pin(first(inner.clone(), ReleaseJob::new(inner, claim, pending)));
+        // On the caller's own runtime, a release that need not wait is finished here: a dropped
+        // guard of `memory:` is released when `drop` returns, also if the runtime ends then.
+        if inner.executor.is_caller() {
+            let mut context = Context::from_waker(Waker::noop());
+            let poll = || trying.as_mut().poll(&mut context);
+            match inner.executor.in_context(poll) {
+                Poll::Ready(Tried { repeat: None, .. }) => return,
+                Poll::Ready(tried) => trying = Box::pin(std::future::ready(tried)),
+                Poll::Pending => {}
+            }
+        }
+        Releaser::submit(inner, trying);
+    }
+
+    /// Releases a lock, with its first try on the caller's thread. The response says whether it was
+    /// held until now; after a failure, and if the caller drops this future, the release goes on in
+    /// the background.
+    pub(crate) async fn release(
+        inner: &Arc<ClientInner>,
+        claim: Claim,
+        pending: Pending,
+    ) -> Result<bool> {
+        let trying = first(inner.clone(), ReleaseJob::new(inner, claim, pending));
+        let tried = InPlace::new(inner.clone(), trying, Releaser::submit).await;
+        let response = tried.response.clone();
+        if tried.repeat.is_some() {
+            Releaser::submit(inner, Box::pin(std::future::ready(tried)));
+        }
+        response
+    }
+
+    /// Returns when every release that was begun before this call is confirmed, or when the leases
+    /// of the others should have ended.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`, with what is not confirmed.
+    pub(crate) async fn flush(&self, inner: &ClientInner) -> Result<()> {
+        let last = self.state().last;
+        loop {
+            let mut done = std::pin::pin!(self.done.notified());
+            done.as_mut().enable();
+            let Some(end) = self.state().end(last) else { return Ok(()) };
+            if end <= inner.clock.now() {
+                return self.state().failure(last, inner.info.name);
+            }
+            tokio::select! {
+                () = done => {}
+                () = inner.clock.sleep_until(end) => {}
+            }
+        }
+    }
+
+    /// Every release that was begun and is not confirmed, as an error.
+    pub(crate) fn unconfirmed(&self, name: &str) -> Result<()> {
+        self.state().failure(u64::MAX, name)
+    }
+
+    /// Blocks until no release is worth waiting for, but not for longer than `longest`.
+    pub(crate) fn wait(&self, now: Moment, longest: Duration) {
+        let mut state = self.state();
+        state.blocked += 1;
+        let waits = |state: &mut State| state.end(u64::MAX).is_some_and(|end| end > now);
+        self.done_blocking.wait_timeout_while(state, longest, waits).blocked -= 1;
+    }
+
+    /// The last handle of the client was dropped: from now on a release is repeated until its lease
+    /// ends, and no longer.
+    pub(crate) fn close(&self) {
+        self.state().closed = true;
+        self.confirmed.notify_waiters();
+    }
+
+    /// Leaves the rest of a first try, and its repetitions, to the task of the releaser.
+    fn submit(inner: &Arc<ClientInner>, trying: BoxFuture<'static, Tried>) {
+        let releaser = &inner.releaser;
+        let mut state = releaser.state();
+        state.jobs.push_back(trying);
+        let start = !std::mem::replace(&mut state.running, true);
+        drop(state);
+        if start {
+            inner.executor.spawn(run(ReleaserTask(inner.clone())));
+        }
+        releaser.woken.notify_one();
+    }
+
+    /// The pause before a release is repeated: longer the more releases fail, so that a server
+    /// which recovers is not overloaded by them.
+    fn pause(&self, pause: Duration) -> Duration {
+        let rounds = self.state().open.len().div_ceil(AT_ONCE);
+        pause.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX).max(1))
+    }
+
+    /// Records a failed try. `false` if the release is not to be repeated.
+    fn failed(&self, job: &ReleaseJob, now: Moment, error: Error) -> bool {
+        let mut state = self.state();
+        let closed = state.closed;
+        let too_many = state.open.len() > MOST_OPEN;
+        if let Some(open) = state.open.get_mut(&job.pending.number) {
+            open.failure = Some(error);
+        }
+        now < job.end || !(closed || too_many)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+}
+
+impl ReleaseJob {
+    fn new(inner: &ClientInner, claim: Claim, pending: Pending) -> ReleaseJob {
+        let end = inner.clock.now() + claim.ttl;
+        if let Some(open) = inner.releaser.state().open.get_mut(&pending.number) {
+            open.end = Some(end);
+        }
+        ReleaseJob { claim, end, pending }
+    }
+}
+
+impl State {
+    /// Until when `flush` waits for what was begun up to this number; `None` if all of it is done.
+    fn end(&self, last: u64) -> Option<Moment> {
+        let open = self.open.range(..=last).map(|(_, open)| open);
+        open.map(|open| open.end.unwrap_or(Moment::NEVER)).max()
+    }
+
+    /// What was begun up to this number and is not confirmed, as an error.
+    fn failure(&self, last: u64, name: &str) -> Result<()> {
+        let mut open = self.open.range(..=last).map(|(_, open)| open);
+        let Some(first) = open.next() else { return Ok(()) };
+        let others = match open.count() {
+            0 => String::new(),
+            count => format!(" and {count} more"),
+        };
+        let why = first.failure.as_ref().map(|failure| format!(": {failure}"));
+        let message = format!(
+            "{name} did not confirm the release of `{}`{others}{}",
+            first.key,
+            why.unwrap_or_default()
+        );
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let mut state = self.releaser.state();
+        state.open.remove(&self.number);
+        let blocked = state.blocked > 0;
+        drop(state);
+        self.releaser.done.notify_waiters();
+        // Notifying a condition variable is a system call, also without waiting threads.
+        if blocked {
+            self.releaser.done_blocking.notify_all();
+        }
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} open", self.open.len())
+    }
+}
+
+/// The task of the releaser: sends the submitted releases, some at a time, and ends when nothing is
+/// left.
+async fn run(running: ReleaserTask) {
+    let inner = &running.0;
+    let releaser = &inner.releaser;
+    let mut jobs = FuturesUnordered::new();
+    let mut repetitions = FuturesUnordered::new();
+    loop {
+        {
+            let mut state = releaser.state();
+            while jobs.len() < AT_ONCE
+                && let Some(job) = state.jobs.pop_front()
+            {
+                jobs.push(job);
+            }
+            if jobs.is_empty() && repetitions.is_empty() {
+                // Under the lock, so that a job submitted now starts a new task.
+                state.running = false;
+                return;
+            }
+        }
+        tokio::select! {
+            biased;
+            Some(tried) = jobs.next() => {
+                let Tried { repeat: failed, .. } = tried;
+                repetitions.extend(failed.map(|job| repeat(inner.clone(), job)));
+            }
+            Some(()) = repetitions.next() => {}
+            () = releaser.woken.notified() => {}
+        }
+    }
+}
+
+/// Lets the next job start a new task when this one ends with its runtime.
+struct ReleaserTask(Arc<ClientInner>);
+
+impl Drop for ReleaserTask {
+    fn drop(&mut self) {
+        self.0.releaser.state().running = false;
+    }
+}
+
+/// The first try.
+async fn first(inner: Arc<ClientInner>, job: ReleaseJob) -> Tried {
+    let limit = ClientInner::response_limit(job.claim.ttl);
+    let response = inner.call(limit, inner.backend.release(&job.claim)).await;
+    let again = match &response {
+        Ok(_) => {
+            inner.releaser.confirmed.notify_waiters();
+            false
+        }
+        Err(failure) => inner.releaser.failed(&job, inner.clock.now(), failure.clone()),
+    };
+    Tried { response, repeat: again.then_some(job) }
+}
+
+/// Repeats a release until the server has responded.
+async fn repeat(inner: Arc<ClientInner>, job: ReleaseJob) {
+    let releaser = &inner.releaser;
+    let limit = ClientInner::response_limit(job.claim.ttl);
+    let mut backoff = Backoff::new(FIRST_PAUSE, limit.min(LONGEST_PAUSE));
+    loop {
+        wait_to_repeat(&inner, releaser.pause(backoff.next())).await;
+        let permit = releaser.repetitions.acquire().await;
+        let response = inner.call(limit, inner.backend.release(&job.claim)).await;
+        drop(permit);
+        let Err(failure) = response else { break };
+        if !releaser.failed(&job, inner.clock.now(), failure) {
+            return;
+        }
+    }
+    releaser.confirmed.notify_waiters();
+}
+
+/// Waits for the pause, or until another release was confirmed; but never so short that a server
+/// which fails for one key and works for another gets its requests in a hot loop.
+async fn wait_to_repeat(inner: &ClientInner, pause: Duration) {
+    let mut confirmed = std::pin::pin!(inner.releaser.confirmed.notified());
+    confirmed.as_mut().enable();
+    let floor = pause.min(SHORTEST_WAIT);
+    inner.clock.sleep(floor).await;
+    tokio::select! {
+        () = confirmed => {}
+        () = inner.clock.sleep(pause.saturating_sub(floor)) => {}
+    }
+}
