@@ -184,9 +184,15 @@ impl Client {
 /// Waits for holders to finish, then releases what they still hold.
 async fn end(inner: &Arc<ClientInner>, grace: Duration) -> Result<()> {
     let until = inner.clock.now() + grace;
+    let longest = ClientInner::response_limit(inner.info.max_ttl);
+    // An acquire whose response is still to come ends by itself then, with a release.
+    tokio::select! {
+        () = inner.until_none_acquires() => {}
+        () = inner.clock.sleep(longest) => {}
+    }
     tokio::select! {
         () = inner.renewer.until_empty() => {}
-        () = inner.clock.sleep(grace) => {}
+        () = inner.clock.sleep_until(until) => {}
     }
     let releases: Vec<_> = inner
         .renewer
@@ -199,7 +205,6 @@ async fn end(inner: &Arc<ClientInner>, grace: Duration) -> Result<()> {
             Some(Releaser::release(inner, lease.claim.clone(), pending))
         })
         .collect();
-    let longest = ClientInner::response_limit(inner.info.max_ttl);
     // Each of them is tried, also when others fail.
     let mut tried = futures_util::stream::iter(releases).buffer_unordered(releaser::AT_ONCE);
     while tried.next().await.is_some() {}

@@ -13,6 +13,7 @@ mod hint_handling;
 mod probe;
 mod releases;
 mod renewals;
+mod stalls;
 
 const TTL: Duration = Duration::from_secs(30);
 

@@ -2,6 +2,7 @@
 //! the caller that is blocked or has ended stops neither renewals nor the release of dropped
 //! guards.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,9 +13,11 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::Notify;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::support::sync::Mutex;
 
-/// How often a [`Tick`] goes off.
-const TICK: Duration = Duration::from_millis(200);
+/// How often a [`Tick`] goes off. A future that was woken and not polled for one to two of them is
+/// polled by the background.
+const TICK: Duration = Duration::from_millis(20);
 
 /// Runs the tasks of a client.
 #[derive(Debug)]
@@ -84,7 +87,16 @@ impl Executor {
     /// A timer is about to be set from another thread: see [`Tick`].
     pub(crate) fn before_timer(&self) {
         if let Executor::Thread(thread) = self {
-            thread.tick.start();
+            thread.unpolled.tick.start();
+        }
+    }
+
+    /// Where the background finds futures that their callers do not poll. `None` if there is no
+    /// background that would go on while the caller's runtime is blocked.
+    pub(crate) fn unpolled(&self) -> Option<Arc<Unpolled>> {
+        match self {
+            Executor::Caller(_) => None,
+            Executor::Thread(thread) => Some(thread.unpolled.clone()),
         }
     }
 
@@ -169,7 +181,7 @@ pub(crate) struct Thread {
     process: u32,
     handle: Handle,
     stop: Arc<Notify>,
-    tick: Arc<Tick>,
+    unpolled: Arc<Unpolled>,
 }
 
 /// A timer that goes off again and again while calls are made.
@@ -189,24 +201,67 @@ struct Tick {
 impl Tick {
     fn start(&self) {
         // Mostly it is set already, and is then not written, because threads share it.
-        if !self.is_used.load(Ordering::Relaxed) {
-            self.is_used.store(true, Ordering::Relaxed);
+        if !self.is_used.load(Ordering::SeqCst) {
+            self.is_used.store(true, Ordering::SeqCst);
         }
-        if !self.is_running.load(Ordering::Relaxed)
-            && !self.is_running.swap(true, Ordering::Relaxed)
+        if !self.is_running.load(Ordering::SeqCst) && !self.is_running.swap(true, Ordering::SeqCst)
         {
             self.started.notify_one();
         }
     }
+}
+
+/// A future that the background may poll in place of its caller.
+pub(crate) trait PollFromBackground: Send + Sync {
+    /// Polls it, unless its caller has done so since it was woken.
+    fn poll_if_unpolled(self: Arc<Self>);
+}
+
+/// The futures that were woken lately, for the background to poll those that their callers do not.
+///
+/// A future is added whenever it is woken. Each tick looks only at what was added before the last
+/// one, which nearly always was polled by its caller meanwhile.
+#[derive(Default)]
+pub(crate) struct Unpolled {
+    tick: Tick,
+    woken: Mutex<Vec<Arc<dyn PollFromBackground>>>,
+}
+
+impl Unpolled {
+    pub(crate) fn add(&self, future: Arc<dyn PollFromBackground>) {
+        self.woken.lock().push(future);
+        self.tick.start();
+    }
 
     async fn run(&self) {
+        let tick = &self.tick;
+        let background = Handle::current();
+        let mut due = Vec::new();
         loop {
-            self.started.notified().await;
-            while self.is_used.swap(false, Ordering::Relaxed) {
+            tick.started.notified().await;
+            loop {
+                tick.is_used.store(false, Ordering::SeqCst);
                 tokio::time::sleep(TICK).await;
+                for future in std::mem::replace(&mut due, std::mem::take(&mut *self.woken.lock())) {
+                    // A task of its own: if the future panics, this thread goes on.
+                    background.spawn(async move { future.poll_if_unpolled() });
+                }
+                if due.is_empty() && !tick.is_used.load(Ordering::SeqCst) {
+                    break;
+                }
             }
-            self.is_running.store(false, Ordering::Relaxed);
+            tick.is_running.store(false, Ordering::SeqCst);
+            // A start that came before this moment found the tick running.
+            if tick.is_used.load(Ordering::SeqCst) {
+                tick.start();
+            }
         }
+    }
+}
+
+impl fmt::Debug for Unpolled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Unpolled({:?})", self.tick)
     }
 }
 
@@ -219,16 +274,16 @@ impl Thread {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(unavailable)?;
         let handle = runtime.handle().clone();
         let stop = Arc::new(Notify::new());
-        let tick = Arc::new(Tick::default());
+        let unpolled = Arc::new(Unpolled::default());
         let stopped = stop.clone();
-        let ticking = tick.clone();
+        let polling = unpolled.clone();
         let thread = std::thread::Builder::new()
             .name("tenure".into())
             .spawn(move || {
                 runtime.block_on(async {
                     tokio::select! {
                         () = stopped.notified() => {}
-                        () = ticking.run() => {}
+                        () = polling.run() => {}
                     }
                 });
                 // A call that hangs in a client library must not block this thread.
@@ -236,7 +291,7 @@ impl Thread {
             })
             .map_err(unavailable)?;
         let id = thread.thread().id();
-        Ok(Thread { id, process: std::process::id(), handle, stop, tick })
+        Ok(Thread { id, process: std::process::id(), handle, stop, unpolled })
     }
 }
 

@@ -21,12 +21,12 @@ mod schedule;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::backend::{Backend, Info, Owner, Reach, Wakeup};
 use crate::engine::executor::Executor;
@@ -57,6 +57,9 @@ pub(crate) struct ClientInner {
     /// Whether `Event::PollingFallback` was sent.
     polling_told: AtomicBool,
     closing: watch::Sender<bool>,
+    /// How many acquires are under way, from before their first request.
+    acquiring: AtomicUsize,
+    acquired: Notify,
 }
 
 impl ClientInner {
@@ -82,6 +85,8 @@ impl ClientInner {
             last_claim: AtomicU64::new(0),
             polling_told: AtomicBool::new(false),
             closing: watch::Sender::new(false),
+            acquiring: AtomicUsize::new(0),
+            acquired: Notify::new(),
         }
     }
 
@@ -104,6 +109,31 @@ impl ClientInner {
         // Fails only without the sender, which is a field of this struct.
         let mut closing = self.closing.subscribe();
         let _never = closing.wait_for(|closing| *closing).await.map(|_| ());
+    }
+
+    /// Begins an acquire: `shutdown` waits for it, until the returned value is dropped.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if the client is being shut down, or in a forked child.
+    pub(crate) fn begin_acquire(self: &Arc<Self>) -> Result<UnderWay> {
+        self.executor.check()?;
+        // Counted before the check, so that either this acquire is refused or `shutdown` sees it.
+        self.acquiring.fetch_add(1, Ordering::SeqCst);
+        let under_way = UnderWay(self.clone());
+        if self.is_closing() { Err(acquire::closed()) } else { Ok(under_way) }
+    }
+
+    /// Returns when no acquire is under way.
+    pub(crate) async fn until_none_acquires(&self) {
+        loop {
+            let mut ended = std::pin::pin!(self.acquired.notified());
+            ended.as_mut().enable();
+            if self.acquiring.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            ended.await;
+        }
     }
 
     /// Calls the backend with a limit: a call that takes longer, or panics, ends as an error.
@@ -157,6 +187,19 @@ impl ClientInner {
     /// time for another.
     pub(crate) fn response_limit(ttl: Duration) -> Duration {
         (ttl / 4).clamp(Duration::from_millis(20), Duration::from_secs(5))
+    }
+}
+
+/// An acquire under way. What its claim may have left at the server is pending, or held by a guard,
+/// before this value is dropped.
+#[derive(Debug)]
+pub(crate) struct UnderWay(Arc<ClientInner>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.0.acquiring.fetch_sub(1, Ordering::SeqCst) == 1 && self.0.is_closing() {
+            self.0.acquired.notify_waiters();
+        }
     }
 }
 

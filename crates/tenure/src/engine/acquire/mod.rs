@@ -33,7 +33,7 @@ use crate::backend::{Attempt, Busy, Claim};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::in_place::InPlace;
 use crate::engine::releaser::Pending;
-use crate::engine::{ClientInner, ClientRef};
+use crate::engine::{ClientInner, ClientRef, UnderWay};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::Guard;
 use crate::key::Key;
@@ -75,12 +75,9 @@ pub(crate) async fn acquire(
     params: AcquireParams,
 ) -> Result<Attempt<Guard>> {
     let inner = client_ref.inner.clone();
-    inner.executor.check()?;
-    if inner.is_closing() {
-        return Err(closed());
-    }
+    let under_way = inner.begin_acquire()?;
     let key = params.key.clone();
-    let attempt = match first_request(&inner, params).await? {
+    let attempt = match first_request(&inner, under_way, params).await? {
         Step::Held(hold) => Attempt::Granted(hold),
         Step::Ended(outcome) => outcome?,
         Step::Waits(acquiring) => wait(&inner, acquiring, key).await?,
@@ -94,13 +91,17 @@ pub(crate) fn closed() -> Error {
 
 /// Sends the first request and awaits its response, on the caller's thread. If the caller has to
 /// be told something else first, or is gone, the background awaits the response.
-async fn first_request(inner: &Arc<ClientInner>, params: AcquireParams) -> Result<Step> {
+async fn first_request(
+    inner: &Arc<ClientInner>,
+    under_way: UnderWay,
+    params: AcquireParams,
+) -> Result<Step> {
     let key = params.key.clone();
     let limit = match params.wait_limit {
         WaitLimit::Within(limit) => Some(limit + FIRST_RESPONSE),
         WaitLimit::Forever | WaitLimit::None => None,
     };
-    let acquiring = Acquiring::new(inner.clone(), params);
+    let acquiring = Acquiring::new(inner.clone(), under_way, params);
     let mut first = InPlace::new(inner.clone(), acquiring.first_request(), move |inner, first| {
         cancel_when_done(inner, first, inner.releaser.begin(key));
     });

@@ -32,12 +32,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{Attempt, Busy, Grant};
-use crate::engine::ClientInner;
 use crate::engine::acquire::{AcquireParams, Outcome, WaitLimit, closed};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::lease_state::{GrantParams, LeaseState};
 use crate::engine::releaser::{Pending, Releaser};
 use crate::engine::renewer::Renewer;
+use crate::engine::{ClientInner, UnderWay};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, shielded};
 use crate::key::Key;
@@ -69,6 +69,8 @@ pub(super) struct Acquiring {
     last: LastResponse,
     /// The shortest pause before the next request.
     pub(super) pause: Duration,
+    /// Dropped with the rest, when what the claim may have left is held or being released.
+    _under_way: UnderWay,
 }
 
 /// What the last request brought.
@@ -103,7 +105,11 @@ pub(super) enum Verdict {
 }
 
 impl Acquiring {
-    pub(super) fn new(inner: Arc<ClientInner>, params: AcquireParams) -> Acquiring {
+    pub(super) fn new(
+        inner: Arc<ClientInner>,
+        under_way: UnderWay,
+        params: AcquireParams,
+    ) -> Acquiring {
         let started = inner.clock.now();
         let until = match params.wait_limit {
             WaitLimit::Within(limit) => started + limit,
@@ -118,6 +124,7 @@ impl Acquiring {
             silent_since: None,
             last: LastResponse::None,
             pause: FIRST_PAUSE,
+            _under_way: under_way,
         }
     }
 
