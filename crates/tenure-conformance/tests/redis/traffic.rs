@@ -12,9 +12,23 @@ use crate::{LONG, SECOND, acquire, connect, execute, texts};
 
 server_cases! {
     acquire_and_release_are_two_commands Redis;
+    a_dropped_guard_is_released_before_the_next_request Redis;
     a_handoff_is_one_command_and_one_message_however_many_wait Redis;
     many_locks_are_renewed_in_few_commands Redis;
 }
+
+/// Commands that are not called by the scripts.
+const OUTSIDE: [&str; 9] = [
+    "eval",
+    "evalsha",
+    "subscribe",
+    "unsubscribe",
+    "hello",
+    "ping",
+    "info",
+    "config|resetstat",
+    "auth",
+];
 
 /// How often each command was called since the last reset, by any client, also from within scripts.
 fn calls(node: &Node) -> Result<BTreeMap<String, u64>> {
@@ -50,6 +64,25 @@ async fn acquire_and_release_are_two_commands(cluster: &Cluster) -> Result<()> {
     // On a slow machine a lock is held for longer than a moment, and the client subscribes.
     let listening = of(&calls, "subscribe") + of(&calls, "unsubscribe");
     ensure!(of(&calls, "evalsha") == 200 && sent(&calls) - listening == 200, "{calls:?}");
+    // What the two scripts call: ten commands for a lock that is free.
+    let within = calls.iter().filter(|(name, _)| !OUTSIDE.contains(&name.as_str()));
+    let within: u64 = within.map(|(_, count)| count).sum();
+    ensure!(within <= 1000 + 5, "{within} commands in scripts: {calls:?}");
+    Ok(())
+}
+
+/// Otherwise a caller that acquires the same lock again would find it busy, and wait in its queue.
+async fn a_dropped_guard_is_released_before_the_next_request(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let lock = client.lock("k").ttl(SECOND * 30);
+    acquire(&client, "k", SECOND * 30).await?.release().await?;
+    execute(node, &["CONFIG", "RESETSTAT"])?;
+    for round in 0..100 {
+        let attempt = lock.try_acquire().await?;
+        ensure!(attempt.granted().is_ok(), "busy in round {round}");
+    }
+    client.flush().await?;
+    ensure!(of(&calls(node)?, "evalsha") == 200);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! What a holder tells operators and other clients about itself.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Who a holder is, for operators and other clients: stored beside the claim where the server can.
 ///
@@ -16,13 +16,23 @@ use std::sync::Arc;
 pub struct HolderInfo(Arc<Parts>);
 
 /// Behind one pointer, because most locks of a client share it.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Parts {
     name: Arc<str>,
     host: Arc<str>,
     pid: u32,
     text: Arc<str>,
+    encoded: OnceLock<String>,
 }
+
+impl PartialEq for Parts {
+    fn eq(&self, other: &Parts) -> bool {
+        let fields = |parts: &Parts| (parts.name.clone(), parts.host.clone(), parts.text.clone());
+        self.pid == other.pid && fields(self) == fields(other)
+    }
+}
+
+impl Eq for Parts {}
 
 impl HolderInfo {
     /// Name, host, process id and free text of a holder.
@@ -32,7 +42,11 @@ impl HolderInfo {
         pid: u32,
         text: impl Into<Arc<str>>,
     ) -> HolderInfo {
-        HolderInfo(Arc::new(Parts { name: name.into(), host: host.into(), pid, text: text.into() }))
+        HolderInfo::from_parts(name.into(), host.into(), pid, text.into())
+    }
+
+    fn from_parts(name: Arc<str>, host: Arc<str>, pid: u32, text: Arc<str>) -> HolderInfo {
+        HolderInfo(Arc::new(Parts { name, host, pid, text, encoded: OnceLock::new() }))
     }
 
     /// The name of the holder: its program, unless it chose another.
@@ -61,15 +75,21 @@ impl HolderInfo {
             return self.clone();
         }
         let parts = &self.0;
-        let (name, host) = (parts.name.clone(), parts.host.clone());
-        HolderInfo(Arc::new(Parts { name, host, pid: parts.pid, text }))
+        HolderInfo::from_parts(parts.name.clone(), parts.host.clone(), parts.pid, text)
     }
 
     /// All of it as one line of text, for servers that store one value. Fields are separated by
     /// tabs; a backslash escapes what would break that.
     pub fn encode(&self) -> String {
-        let pid = self.pid().to_string();
-        [self.name(), self.host(), &pid, self.text()].map(escape).join("\t")
+        self.encoded().to_owned()
+    }
+
+    /// [`encode`](HolderInfo::encode), done once for all locks that share this value.
+    pub(crate) fn encoded(&self) -> &str {
+        self.0.encoded.get_or_init(|| {
+            let pid = self.pid().to_string();
+            [self.name(), self.host(), &pid, self.text()].map(escape).join("\t")
+        })
     }
 
     /// What [`encode`](HolderInfo::encode) wrote. Text that it did not write becomes the free text.

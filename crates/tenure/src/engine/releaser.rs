@@ -32,6 +32,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::support::backoff::Backoff;
 use crate::support::clock::Moment;
+use crate::support::short_wait;
 use crate::support::sync::{Condvar, Mutex};
 
 /// How many first tries, and how many repetitions, are under way at the same time.
@@ -132,11 +133,15 @@ impl Releaser {
     pub(crate) fn release_in_background(inner: &Arc<ClientInner>, claim: Claim, pending: Pending) {
         let mut trying: BoxFuture<'static, Tried> =
             Box::pin(first(inner.clone(), ReleaseJob::new(inner, claim, pending)));
-        // On the caller's own runtime, a release that need not wait is finished here: a dropped
-        // guard of `memory:` is released when `drop` returns, also if the runtime ends then.
-        if inner.executor.is_caller() {
+        // Begun on this thread: the request is sent when `drop` returns, also if the process ends
+        // then, and before any request that the caller sends next, which would find the lock busy.
+        // On the caller's own runtime, a release that need not wait is even finished here. Not in a
+        // forked child, which shares the connection with its parent; and not when very many guards
+        // are dropped at once, whose requests would only wait at the server.
+        let few = inner.releaser.state().open.len() <= AT_ONCE;
+        if few && inner.executor.check().is_ok() {
             let mut context = Context::from_waker(Waker::noop());
-            let poll = || trying.as_mut().poll(&mut context);
+            let poll = || short_wait::without(|| trying.as_mut().poll(&mut context));
             match inner.executor.in_context(poll) {
                 Poll::Ready(Tried { repeat: None, .. }) => return,
                 Poll::Ready(tried) => trying = Box::pin(std::future::ready(tried)),

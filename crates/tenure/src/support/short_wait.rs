@@ -15,6 +15,7 @@
 //!   usual way lets them run: if one of them sends a request meanwhile, there is more than one
 //!   user, and all requests are awaited in the usual way from then on.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -29,6 +30,20 @@ const CALM_MIN: u32 = 4;
 const CALM_MAX: u32 = 4096;
 /// How many callers wait on their own thread before one does not, to find out who else is there.
 const WAITS: u32 = 60;
+
+thread_local! {
+    /// Whether this thread must not wait: see [`without`].
+    static FORBIDDEN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Polls something without waiting on this thread: its caller does not want the response now, as
+/// when a guard is dropped.
+pub(crate) fn without<T>(poll: impl FnOnce() -> T) -> T {
+    let before = FORBIDDEN.replace(true);
+    let output = poll();
+    FORBIDDEN.set(before);
+    output
+}
 
 /// What a connection has learned about its users and its server.
 #[derive(Debug)]
@@ -54,6 +69,9 @@ impl Default for ShortWait {
 impl ShortWait {
     /// Whether a caller that is alone may wait on its own thread now.
     pub(crate) fn is_allowed(&self) -> bool {
+        if FORBIDDEN.get() {
+            return false;
+        }
         // Two threads may count one down together: the number is a rule of thumb.
         let allowed = self.allowed.load(Ordering::Relaxed);
         if allowed > 0 {

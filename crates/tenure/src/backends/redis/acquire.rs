@@ -55,25 +55,25 @@ pub(super) fn entry_lease(ttl: Duration) -> Duration {
 pub(super) async fn try_acquire(redis: &Redis, claim: &Claim) -> Result<Attempt<Grant>> {
     let keys = Keys::of(claim.key.as_str());
     let entry_lease = if claim.waits { entry_lease(claim.ttl) } else { Duration::ZERO };
-    let call = redis.scripts.acquire(&keys, claim, entry_lease);
+    let call = redis.scripts.acquire(keys, claim, entry_lease);
     // From here on, messages to the claim are kept.
     let refreshes = claim.waits && redis.push.register(claim.owner);
-    let connection = redis.servers.connection(&keys.lock).await?;
+    let connection = redis.servers.connection(keys.lock).await?;
     // Decided before the request is sent: a message that is sent between this request and a later
     // subscription is missed.
-    let channel = redis.channels.client(&keys.lock, claim.owner);
+    let channel = redis.channels.client(keys.lock, claim.owner);
     let notified_on = claim.waits && connection.is_subscribed(&channel);
     let notified_on = notified_on.then(|| Arc::downgrade(&connection));
     // With replicas, the grant is written on the connection that then waits for them.
     let (servers, connection) = match &redis.grant_servers {
-        Some(servers) => (servers, servers.connection(&keys.lock).await?),
+        Some(servers) => (servers, servers.connection(keys.lock).await?),
         None => (&redis.servers, connection),
     };
     // After a connection was replaced, all waiters refresh at once.
     let _turn = if refreshes { connection.refreshes.acquire().await.ok() } else { None };
     // Once only: if the connection breaks, the request may still be on its way to the server, and
     // the engine has to know that, or its release would leave no tombstone.
-    let (response, connection) = servers.run_on(connection.clone(), &keys.lock, &call).await?;
+    let (response, connection) = servers.run_on(connection.clone(), keys.lock, &call).await?;
     match AcquireResponse::read(&response)? {
         AcquireResponse::Granted(token) => {
             confirm_replicated(redis, &connection, claim).await?;

@@ -68,8 +68,8 @@ pub(super) async fn list(redis: &Redis, scope: Scope<'_>) -> Result<Vec<Holding>
 
 pub(super) async fn evict(redis: &Redis, key: &Key, token: FencingToken) -> Result<bool> {
     let keys = Keys::of(key.as_str());
-    let call = redis.scripts.evict(&keys, token);
-    match redis.servers.run(&keys.lock, &call).await? {
+    let call = redis.scripts.evict(keys, token);
+    match redis.servers.run(keys.lock, &call).await? {
         Value::Int(evicted) => Ok(evicted == 1),
         other => Err(unexpected("evict", &other)),
     }
@@ -89,7 +89,7 @@ async fn read_locks(redis: &Redis, scope: Scope<'_>) -> Result<BTreeMap<Key, Hel
     let mut held = BTreeMap::new();
     match scope {
         Scope::Key(key) => {
-            let call = redis.scripts.show(&Keys::of(key.as_str()));
+            let call = redis.scripts.show(Keys::of(key.as_str()));
             let response = redis.servers.run(key.as_str(), &call).await?;
             held.extend(HeldLock::read(&response).map(|lock| (key.clone(), lock)));
         }
@@ -111,8 +111,7 @@ async fn read_batch(
     keys: &[Key],
     held: &mut BTreeMap<Key, HeldLock>,
 ) -> Result<()> {
-    let calls: Vec<_> =
-        keys.iter().map(|key| redis.scripts.show(&Keys::of(key.as_str()))).collect();
+    let calls: Vec<_> = keys.iter().map(|key| redis.scripts.show(Keys::of(key.as_str()))).collect();
     let commands: Vec<_> = calls.iter().map(|call| call.by_hash().clone()).collect();
     let responses = connection.execute_all(&commands).await;
     let responses = responses.map_err(|error| from_redis(error, "redis"))?;

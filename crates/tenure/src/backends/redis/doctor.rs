@@ -51,7 +51,7 @@ pub(super) async fn doctor(redis: &Redis) -> Result<Vec<Finding>> {
 
 async fn scripts(redis: &Redis) -> Result<Finding> {
     let keys = Keys::of("tenure:probe");
-    match redis.servers.run(&keys.lock, &redis.scripts.show(&keys)).await {
+    match redis.servers.run(keys.lock, &redis.scripts.show(keys)).await {
         Ok(_) => Ok(Finding::good("scripts", "may be run")),
         Err(error) if error.kind() == ErrorKind::Denied => {
             let detail = "may not be run, or not on keys that begin with `tenure:`";

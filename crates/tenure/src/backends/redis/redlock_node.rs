@@ -72,8 +72,8 @@ impl RedlockNode {
         token: FencingToken,
     ) -> Result<bool> {
         let keys = Keys::of(claim.key.as_str());
-        let call = self.redis.scripts.raise_token(&keys, claim, token);
-        match self.redis.servers.run(&keys.lock, &call).await? {
+        let call = self.redis.scripts.raise_token(keys, claim, token);
+        match self.redis.servers.run(keys.lock, &call).await? {
             Value::Int(raised) => Ok(raised == 1),
             other => Err(unexpected("raise", &other)),
         }

@@ -48,14 +48,14 @@ pub(super) async fn with_tombstone(
     tombstone_ttl: Duration,
 ) -> Result<bool> {
     let keys = Keys::of(claim.key.as_str());
-    let call = redis.scripts.release(&keys, claim, tombstone_ttl);
-    let connection = redis.servers.connection(&keys.lock).await?;
-    match redis.servers.run_on(connection.clone(), &keys.lock, &call).await {
+    let call = redis.scripts.release(keys, claim, tombstone_ttl);
+    let connection = redis.servers.connection(keys.lock).await?;
+    match redis.servers.run_on(connection.clone(), keys.lock, &call).await {
         Ok((response, _)) => was_held(&response),
         // A connection that was killed while it was idle is often noticed only now, so the release
         // is sent once more. If the lock is free by then, the first one may have done it.
         Err(error) if connection.is_broken() => {
-            let response = redis.servers.run(&keys.lock, &call).await?;
+            let response = redis.servers.run(keys.lock, &call).await?;
             if was_held(&response)? { Ok(true) } else { Err(error) }
         }
         Err(error) => Err(error),

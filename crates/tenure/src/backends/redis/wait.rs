@@ -28,7 +28,7 @@ use super::acquire::entry_lease;
 use super::config::Layout;
 use super::connection::Servers;
 use super::error::from_redis;
-use super::layout::client_prefix;
+use super::layout::ClientPrefix;
 use super::push::ForeignSubscription;
 use super::{Redis, admin};
 use crate::backend::{Claim, Grant, Scope};
@@ -58,7 +58,7 @@ pub(super) async fn probe(redis: &Redis) -> Result<()> {
     }
     // Which slot the channel is in does not matter for what the server permits; a node that does
     // not have it responds with a redirection.
-    let channel = client_prefix(None) + "probe";
+    let channel = format!("{}probe", ClientPrefix(None));
     match connection.subscribe(&channel, false).await {
         Err(error) if error.code() == Some("NOPERM") => {
             redis.polls.store(true, Ordering::Relaxed);
@@ -174,7 +174,7 @@ async fn until_foreign_release(redis: &Redis, claim: &Claim) {
 
 /// Subscribes to the channel that says that the lock is free, if there is one.
 async fn subscribe_to_free(redis: &Redis, claim: &Claim) -> Option<ForeignSubscription> {
-    let channel = redis.channels.free(claim.key.as_str())?;
+    let channel = redis.channels.free(claim.key.as_str())?.to_string();
     if redis.polls.load(Ordering::Relaxed) {
         return None;
     }

@@ -128,7 +128,7 @@ impl Servers {
         key: &str,
         call: &ScriptCall<'_>,
     ) -> Result<(Value, Arc<Connection>)> {
-        let mut command = call.by_hash().clone();
+        let mut with_text = None;
         let mut asking = false;
         let mut reconnected = false;
         // The caller may be dropped before it learns that there is no response.
@@ -137,12 +137,13 @@ impl Servers {
             Servers::Single(_) => None,
         };
         for _ in 0..SENT_MAX {
+            let command = with_text.as_ref().unwrap_or(call.by_hash());
             let response = if asking {
-                execute_asking(&connection, &command).await
+                execute_asking(&connection, command).await
             } else if call.is_short() {
-                connection.execute_short(&command).await
+                connection.execute_short(command).await
             } else {
-                connection.execute(&command).await
+                connection.execute(command).await
             };
             let error = match response {
                 Ok(response) => {
@@ -152,7 +153,7 @@ impl Servers {
                 Err(error) => error,
             };
             match (self, error.code()) {
-                (_, Some("NOSCRIPT")) => command = call.by_text(),
+                (_, Some("NOSCRIPT")) => with_text = Some(call.by_text()),
                 (Servers::Cluster(cluster), Some(code @ ("ASK" | "MOVED"))) => {
                     asking = code == "ASK";
                     connection = cluster.redirected(&error).await?;

@@ -110,6 +110,7 @@ impl Wire {
             stream,
             outbox: outbox.clone(),
             on_event,
+            collected: Vec::new(),
             output: BytesMut::new(),
             unflushed: false,
             input: BytesMut::new(),
@@ -224,6 +225,8 @@ struct RespDriver {
     stream: Box<dyn Stream>,
     outbox: Arc<Outbox>,
     on_event: OnEvent,
+    /// Empty, but for a moment: it takes turns with the outbox, so that both keep their memory.
+    collected: Vec<Request>,
     /// What was not written yet.
     output: BytesMut,
     /// Whether the stream, if it is encrypted, has something that is not written yet.
@@ -268,11 +271,13 @@ impl RespDriver {
 
     /// Takes all requests out of the outbox.
     fn collect_requests(&mut self) {
-        let requests = match &mut *self.outbox.requests.lock() {
-            Some(requests) if !requests.is_empty() => std::mem::take(requests),
+        match &mut *self.outbox.requests.lock() {
+            Some(requests) if !requests.is_empty() => {
+                std::mem::swap(requests, &mut self.collected);
+            }
             _ => return,
-        };
-        for request in requests {
+        }
+        for request in self.collected.drain(..) {
             self.output.extend_from_slice(&request.bytes);
             self.waiting.push_back(request.slot);
         }

@@ -22,6 +22,7 @@
 pub(crate) mod scripts;
 pub(crate) mod slot;
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::slot::{hash_tag, number_in, slot};
@@ -31,28 +32,45 @@ use crate::backend::Owner;
 /// What the channels of clients begin with.
 const CLIENTS: &str = "tenure:c:";
 
-/// The keys of one lock.
-#[derive(Debug)]
-pub(crate) struct Keys {
-    pub(crate) lock: String,
-    pub(crate) state: String,
-    pub(crate) queue: String,
-    pub(crate) entries: String,
+/// The keys of one lock. Each is written where it is needed, without a string of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys<'a> {
+    pub(crate) lock: &'a str,
 }
 
-impl Keys {
-    pub(crate) fn of(lock: &str) -> Keys {
-        Keys {
-            lock: lock.to_owned(),
-            state: beside("s", lock),
-            queue: beside("q", lock),
-            entries: beside("w", lock),
-        }
+impl<'a> Keys<'a> {
+    pub(crate) fn of(lock: &'a str) -> Keys<'a> {
+        Keys { lock }
+    }
+
+    pub(crate) fn state(self) -> Beside<'a> {
+        Beside { kind: "s", lock: self.lock }
+    }
+
+    pub(crate) fn queue(self) -> Beside<'a> {
+        Beside { kind: "q", lock: self.lock }
+    }
+
+    pub(crate) fn entries(self) -> Beside<'a> {
+        Beside { kind: "w", lock: self.lock }
     }
 
     /// The key of the tombstone of a claim.
-    pub(crate) fn tombstone(&self, owner: &str) -> String {
-        format!("{}:{owner}", beside("x", &self.lock))
+    pub(crate) fn tombstone(self, owner: Owner) -> Tombstone<'a> {
+        Tombstone { lock: self.lock, owner }
+    }
+}
+
+/// The key of the tombstone of a claim.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tombstone<'a> {
+    lock: &'a str,
+    owner: Owner,
+}
+
+impl fmt::Display for Tombstone<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", Beside { kind: "x", lock: self.lock }, self.owner)
     }
 }
 
@@ -60,11 +78,20 @@ impl Keys {
 ///
 /// A name with a hash tag keeps it. The two colons tell `{foo}` from `foo`, whose key would be the
 /// same without them. A name whose braces would cut a tag short gets a number in its slot as tag.
-pub(crate) fn beside(kind: &str, lock: &str) -> String {
-    match hash_tag(lock) {
-        Some(_) => format!("tenure:{kind}::{lock}"),
-        None if !lock.contains('}') => format!("tenure:{kind}:{{{lock}}}"),
-        None => format!("tenure:{kind}:{{{}}}:{lock}", number_in(slot(lock))),
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beside<'a> {
+    kind: &'static str,
+    lock: &'a str,
+}
+
+impl fmt::Display for Beside<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Beside { kind, lock } = self;
+        match hash_tag(lock) {
+            Some(_) => write!(f, "tenure:{kind}::{lock}"),
+            None if !lock.contains('}') => write!(f, "tenure:{kind}:{{{lock}}}"),
+            None => write!(f, "tenure:{kind}:{{{}}}:{lock}", number_in(slot(lock))),
+        }
     }
 }
 
@@ -107,34 +134,63 @@ impl Channels {
     }
 
     /// What the channels of all clients begin with, for messages about this lock.
-    pub(crate) fn clients(&self, lock: &str) -> String {
-        client_prefix(self.is_sharded().then(|| slot(lock)))
+    pub(crate) fn clients(&self, lock: &str) -> ClientPrefix {
+        ClientPrefix(self.is_sharded().then(|| slot(lock)))
     }
 
     /// The channel on which a claim is notified.
     pub(crate) fn client(&self, lock: &str, owner: Owner) -> String {
-        let owner = owner.to_string();
-        let client = owner.split(':').next().unwrap_or_default();
-        self.clients(lock) + client
+        format!("{}{}", self.clients(lock), owner.client_name())
     }
 
     /// The channel that says that a lock is free and no waiter is next. There is none if it would
     /// lie in another slot than the lock and the server publishes only within a slot.
-    pub(crate) fn free(&self, lock: &str) -> Option<String> {
+    pub(crate) fn free<'a>(&self, lock: &'a str) -> Option<FreeChannel<'a>> {
         let channel = match self.layout {
-            Layout::Plain => beside("f", lock),
-            Layout::Redisson => redisson(lock),
+            Layout::Plain => FreeChannel::Plain(Beside { kind: "f", lock }),
+            Layout::Redisson => FreeChannel::Redisson(lock),
         };
-        let reachable = !self.cluster || !self.is_sharded() || slot(&channel) == slot(lock);
-        reachable.then_some(channel)
+        let is_elsewhere = || slot(&channel.to_string()) != slot(lock);
+        if self.cluster && self.is_sharded() && is_elsewhere() {
+            return None;
+        }
+        Some(channel)
     }
 }
 
 /// What the channels of clients begin with; in a cluster there may be one per client and slot.
-pub(crate) fn client_prefix(slot: Option<u16>) -> String {
-    match slot {
-        Some(slot) => format!("{CLIENTS}{{{}}}:", number_in(slot)),
-        None => CLIENTS.to_owned(),
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientPrefix(pub(crate) Option<u16>);
+
+impl fmt::Display for ClientPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(CLIENTS)?;
+        match self.0 {
+            Some(slot) => write!(f, "{{{}}}:", number_in(slot)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The channel that says that a lock is free.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FreeChannel<'a> {
+    Plain(Beside<'a>),
+    /// The channel of this lock on which Redisson's waiters are woken. Its rule looks only for a
+    /// `{`, so that the channel may lie in another slot than the lock; Redisson itself cannot use
+    /// such names in a cluster.
+    Redisson(&'a str),
+}
+
+impl fmt::Display for FreeChannel<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FreeChannel::Plain(channel) => channel.fmt(f),
+            FreeChannel::Redisson(lock) if lock.contains('{') => {
+                write!(f, "redisson_lock__channel:{lock}")
+            }
+            FreeChannel::Redisson(lock) => write!(f, "redisson_lock__channel:{{{lock}}}"),
+        }
     }
 }
 
@@ -143,20 +199,13 @@ pub(crate) fn client_of(channel: &str) -> Option<&str> {
     channel.strip_prefix(CLIENTS)?.rsplit(':').next()
 }
 
-/// The channel on which Redisson's waiters are woken. Its rule looks only for a `{`, so that the
-/// channel may lie in another slot than the lock; Redisson itself cannot use such names in a
-/// cluster.
-fn redisson(lock: &str) -> String {
-    if lock.contains('{') {
-        format!("redisson_lock__channel:{lock}")
-    } else {
-        format!("redisson_lock__channel:{{{lock}}}")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn beside(kind: &'static str, lock: &str) -> String {
+        Beside { kind, lock }.to_string()
+    }
 
     const HOSTILE: [&str; 18] = [
         "foo", "{foo}", "a{b", "a}b", "{}x", "x{}y", "{", "}", "{}", "}{", "a{}{b}", "{a}b}c",
@@ -169,8 +218,9 @@ mod tests {
             for kind in ["s", "q", "w", "x"] {
                 assert_eq!(slot(&beside(kind, lock)), slot(lock), "{lock}");
             }
-            assert_eq!(slot(&Keys::of(lock).tombstone("c:1")), slot(lock), "{lock}");
-            let clients = client_prefix(Some(slot(lock)));
+            let tombstone = Keys::of(lock).tombstone(Owner::random()).to_string();
+            assert_eq!(slot(&tombstone), slot(lock), "{lock}");
+            let clients = ClientPrefix(Some(slot(lock))).to_string();
             assert_eq!(slot(&clients), slot(lock), "{lock}");
         }
     }
@@ -187,14 +237,15 @@ mod tests {
 
     #[test]
     fn redisson_finds_its_channel() {
-        assert_eq!(redisson("foo"), "redisson_lock__channel:{foo}");
-        assert_eq!(redisson("a{b}"), "redisson_lock__channel:a{b}");
+        let channel = |lock| FreeChannel::Redisson(lock).to_string();
+        assert_eq!(channel("foo"), "redisson_lock__channel:{foo}");
+        assert_eq!(channel("a{b}"), "redisson_lock__channel:a{b}");
     }
 
     #[test]
     fn a_channel_names_its_client() {
         for slot in [None, Some(7)] {
-            let channel = format!("{}some-client", client_prefix(slot));
+            let channel = format!("{}some-client", ClientPrefix(slot));
             assert_eq!(client_of(&channel), Some("some-client"));
         }
         assert_eq!(client_of("redisson_lock__channel:{foo}"), None);

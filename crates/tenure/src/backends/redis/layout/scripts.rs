@@ -5,10 +5,11 @@
 //! first (`fast.lua`), what the scripts about one lock share (`common.lua`), and its own. Each
 //! method of [`Scripts`] passes the arguments in the order in which its file reads them.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Arg, Cmd, Value};
+use redis::{Arg, Cmd, RedisWrite, Value};
 
 use super::{Channels, Keys};
 use crate::backend::{Claim, Holder, HolderInfo};
@@ -25,8 +26,16 @@ const SHOWN_WAITERS_MAX: i64 = 1000;
 /// What comes before the keys of a script: `EVALSHA`, its hash, and the number of keys.
 const HEADER_ARGUMENTS: usize = 3;
 const HEADER_BYTES: usize = 60;
-/// How many keys a script about one lock has at most.
+/// How many keys a script about one lock has at most, and how many other arguments.
 const KEYS_OF_A_LOCK: usize = 5;
+const ARGUMENTS_MAX: usize = 10;
+/// How long the name of a key or channel is beside that of its lock, in bytes, nearly always.
+const NAME_BYTES: usize = 28;
+/// How long the arguments of a script about one lock are, beside names and holder info: the owner
+/// twice, and numbers.
+const ARGUMENTS_BYTES: usize = 200;
+/// How long the arguments of one renewal are, beside the name of the lock.
+const RENEWAL_BYTES: usize = 110;
 
 /// All scripts for one configuration.
 #[derive(Debug)]
@@ -84,96 +93,117 @@ impl Scripts {
     /// Acquires the lock or, with a lease for a queue entry above zero, joins its queue.
     pub(crate) fn acquire(
         &self,
-        keys: &Keys,
+        keys: Keys<'_>,
         claim: &Claim,
         entry_lease: Duration,
     ) -> ScriptCall<'_> {
-        let owner = claim.owner.to_string();
-        let info = claim.holder_info.encode();
-        let own = [
-            Argument::Text(&owner),
-            Argument::Number(ms(claim.ttl)),
-            Argument::Number(ms(entry_lease)),
-            Argument::Text(&info),
-        ];
-        self.about_lock(&self.acquire, keys, &owner, &own)
+        let info = claim.holder_info.encoded();
+        let mut call =
+            self.about_lock(&self.acquire, keys, keys.tombstone(claim.owner), info.len());
+        call.push(claim.owner);
+        call.push(ms(claim.ttl));
+        call.push(ms(entry_lease));
+        call.push(info);
+        call
     }
 
     /// Releases or cancels; a tombstone stays for so long, or none if that is zero.
     pub(crate) fn release(
         &self,
-        keys: &Keys,
+        keys: Keys<'_>,
         claim: &Claim,
         tombstone_ttl: Duration,
     ) -> ScriptCall<'_> {
-        let owner = claim.owner.to_string();
-        let own = [Argument::Text(&owner), Argument::Number(ms(tombstone_ttl))];
-        self.about_lock(&self.release, keys, &owner, &own)
+        let mut call = self.about_lock(&self.release, keys, keys.tombstone(claim.owner), 0);
+        call.push(claim.owner);
+        call.push(ms(tombstone_ttl));
+        call
     }
 
-    pub(crate) fn evict(&self, keys: &Keys, token: FencingToken) -> ScriptCall<'_> {
-        self.about_lock(&self.evict, keys, "", &[Argument::Text(&token.to_string())])
+    pub(crate) fn evict(&self, keys: Keys<'_>, token: FencingToken) -> ScriptCall<'_> {
+        // It is about no claim: no tombstone is read or written.
+        let mut call = self.about_lock(&self.evict, keys, keys.state(), 0);
+        call.push(token);
+        call
     }
 
     /// Renews claims whose keys lie on one server.
     pub(crate) fn renew(&self, claims: &[&Claim]) -> ScriptCall<'_> {
-        let keys: Vec<_> = claims.iter().map(|claim| Keys::of(claim.key.as_str())).collect();
-        let keys: Vec<&str> = keys.iter().flat_map(|keys| [&*keys.lock, &*keys.state]).collect();
-        let mut call = self.renew.call(&keys, &[Argument::Number(ms(self.memory))]);
+        let names: usize = claims.iter().map(|claim| claim.key.as_str().len()).sum();
+        let bytes = 2 * names + claims.len() * RENEWAL_BYTES;
+        let mut call = self.renew.call(2 * claims.len(), 1 + 4 * claims.len(), bytes);
         for claim in claims {
-            let owner = claim.owner.to_string();
-            let token = claim.token.map_or(String::new(), |token| token.to_string());
-            call.push(Argument::Text(&owner));
-            call.push(Argument::Number(ms(claim.ttl)));
-            call.push(Argument::Text(&token));
-            call.push(Argument::Number(i64::from(claim.fixed)));
+            let keys = Keys::of(claim.key.as_str());
+            call.push(keys.lock);
+            call.push(keys.state());
+        }
+        call.push(ms(self.memory));
+        for claim in claims {
+            call.push(claim.owner);
+            call.push(ms(claim.ttl));
+            match claim.token {
+                Some(token) => call.push(token),
+                None => call.push(""),
+            }
+            call.push(i64::from(claim.fixed));
         }
         call
     }
 
     /// Reads holder and waiters.
-    pub(crate) fn show(&self, keys: &Keys) -> ScriptCall<'_> {
-        let names = [&*keys.lock, &*keys.state, &*keys.queue, &*keys.entries];
-        self.show.call(&names, &[Argument::Number(SHOWN_WAITERS_MAX)])
+    pub(crate) fn show(&self, keys: Keys<'_>) -> ScriptCall<'_> {
+        let mut call = self.show.call(4, 1, 4 * (keys.lock.len() + NAME_BYTES));
+        call.push(keys.lock);
+        call.push(keys.state());
+        call.push(keys.queue());
+        call.push(keys.entries());
+        call.push(SHOWN_WAITERS_MAX);
+        call
     }
 
     /// Makes later grants of this lock have higher tokens, if the claim holds it.
     pub(crate) fn raise_token(
         &self,
-        keys: &Keys,
+        keys: Keys<'_>,
         claim: &Claim,
         token: FencingToken,
     ) -> ScriptCall<'_> {
-        let owner = claim.owner.to_string();
-        let token = token.to_string();
         let memory = self.memory.max(claim.ttl.saturating_mul(2));
-        let arguments =
-            [Argument::Text(&owner), Argument::Text(&token), Argument::Number(ms(memory))];
-        self.raise_token.call(&[&keys.lock, &keys.state], &arguments)
+        let mut call = self.raise_token.call(2, 3, 2 * (keys.lock.len() + NAME_BYTES));
+        call.push(keys.lock);
+        call.push(keys.state());
+        call.push(claim.owner);
+        call.push(token);
+        call.push(ms(memory));
+        call
     }
 
-    /// A call of a script with `common.lua`: what that reads, then what the script itself reads.
+    /// A call of a script with `common.lua`, with what that reads. What the script itself reads is
+    /// to be added, with `more` bytes beside owner and numbers.
     fn about_lock<'a>(
         &self,
         script: &'a LuaScript,
-        keys: &Keys,
-        owner: &str,
-        own: &[Argument<'_>],
+        keys: Keys<'_>,
+        tombstone: impl fmt::Display,
+        more: usize,
     ) -> ScriptCall<'a> {
-        let tombstone = keys.tombstone(owner);
-        let names = [&keys.lock, &keys.state, &keys.queue, &keys.entries, &tombstone];
-        let clients = self.channels.clients(&keys.lock);
-        let free = self.channels.free(&keys.lock).unwrap_or_default();
-        let mut arguments = vec![
-            Argument::Text(self.channels.publish_command()),
-            Argument::Text(&clients),
-            Argument::Text(&free),
-            Argument::Number(ms(self.memory)),
-            Argument::Number(self.handoffs_in_a_row),
-            Argument::Number(ms(FOREIGN_WINDOW)),
-        ];
-        arguments.extend_from_slice(own);
-        script.call(&names.map(String::as_str), &arguments)
+        let bytes = 6 * (keys.lock.len() + NAME_BYTES) + ARGUMENTS_BYTES + more;
+        let mut call = script.call(KEYS_OF_A_LOCK, ARGUMENTS_MAX, bytes);
+        call.push(keys.lock);
+        call.push(keys.state());
+        call.push(keys.queue());
+        call.push(keys.entries());
+        call.push(tombstone);
+        call.push(self.channels.publish_command());
+        call.push(self.channels.clients(keys.lock));
+        match self.channels.free(keys.lock) {
+            Some(channel) => call.push(channel),
+            None => call.push(""),
+        }
+        call.push(ms(self.memory));
+        call.push(self.handoffs_in_a_row);
+        call.push(ms(FOREIGN_WINDOW));
+        call
     }
 }
 
@@ -194,34 +224,14 @@ impl LuaScript {
         LuaScript { text, hash }
     }
 
-    fn call(&self, keys: &[&str], arguments: &[Argument<'_>]) -> ScriptCall<'_> {
-        let bytes = keys.iter().map(|key| key.len()).sum::<usize>()
-            + arguments.iter().map(Argument::len).sum::<usize>();
-        let mut command = Cmd::with_capacity(
-            HEADER_ARGUMENTS + keys.len() + arguments.len(),
-            HEADER_BYTES + bytes,
-        );
-        command.arg("EVALSHA").arg(&self.hash).arg(keys.len()).arg(keys);
-        let mut call = ScriptCall { script: self, command, keys: keys.len() };
-        arguments.iter().for_each(|argument| call.push(*argument));
-        call
-    }
-}
-
-/// An argument of a script, beside its keys.
-#[derive(Clone, Copy, Debug)]
-enum Argument<'a> {
-    Number(i64),
-    Text(&'a str),
-}
-
-impl Argument<'_> {
-    /// How long it is, at most.
-    fn len(&self) -> usize {
-        match self {
-            Argument::Number(_) => 20,
-            Argument::Text(text) => text.len(),
-        }
+    /// A call with so many keys, which are to be added, and after them the other arguments. Room is
+    /// made for all of them at once.
+    fn call(&self, keys: usize, arguments: usize, bytes: usize) -> ScriptCall<'_> {
+        let mut command =
+            Cmd::with_capacity(HEADER_ARGUMENTS + keys + arguments, HEADER_BYTES + bytes);
+        command.arg("EVALSHA").arg(&self.hash);
+        command.write_arg_fmt(keys);
+        ScriptCall { script: self, command, keys }
     }
 }
 
@@ -235,11 +245,9 @@ pub(crate) struct ScriptCall<'a> {
 }
 
 impl ScriptCall<'_> {
-    fn push(&mut self, argument: Argument<'_>) {
-        match argument {
-            Argument::Number(number) => self.command.arg(number),
-            Argument::Text(text) => self.command.arg(text),
-        };
+    /// Adds a key or another argument.
+    fn push(&mut self, argument: impl fmt::Display) {
+        self.command.write_arg_fmt(argument);
     }
 
     /// Whether the server is busy with it for some microseconds only: it is about one lock.
