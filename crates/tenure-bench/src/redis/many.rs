@@ -12,6 +12,7 @@ use tenure_servers::{Node, Topology};
 
 use super::servers;
 use crate::compare::{Comparison, Fact};
+use crate::usage::{Usage, resident};
 
 const LOCKS: usize = 100_000;
 const TTL: Duration = Duration::from_secs(30);
@@ -82,7 +83,7 @@ impl Spent {
             // The script calls this once per lock.
             renewals: calls("hexists").unwrap_or(0.0),
             commands: calls("evalsha")?,
-            cpu: cpu_of_this_process()?,
+            cpu: Usage::own()?.cpu_us / 1e6,
             server_cpu: cpu("user")? + cpu("sys")?,
         })
     }
@@ -104,21 +105,4 @@ fn number(node: &Node, section: &str, name: &str) -> Result<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let line = line.with_context(|| format!("the server does not report {name}"))?;
     Ok(line.split(',').next().unwrap_or_default().trim().parse()?)
-}
-
-/// The CPU time of this process in seconds. The kernel counts it in ticks of 10 ms.
-fn cpu_of_this_process() -> Result<f64> {
-    let text = std::fs::read_to_string("/proc/self/stat")?;
-    let (_, rest) = text.rsplit_once(')').context("the name of this process")?;
-    let ticks: Vec<f64> = rest.split(' ').filter_map(|word| word.parse().ok()).collect();
-    // After the name come a letter and then numbers: user and system time are the 11th and 12th.
-    Ok((ticks[10] + ticks[11]) / 100.0)
-}
-
-/// The memory of this process in bytes.
-fn resident() -> Result<f64> {
-    let text = std::fs::read_to_string("/proc/self/status")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
-    let kibibytes: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
-    Ok(kibibytes * 1024.0)
 }

@@ -4,12 +4,20 @@
 mod cycle;
 mod many;
 mod queue;
+mod recording;
+mod warm;
+
+use std::time::Duration;
 
 use tenure_servers::{Cluster, Durability, Options, Topology, start};
 
 pub(crate) use self::cycle::{compare_five, compare_many_tasks, compare_one_task};
 pub(crate) use self::many::measure_held;
 pub(crate) use self::queue::{compare_queues, run_worker};
+pub(crate) use self::warm::compare as compare_warm;
+
+/// The lease of every lock.
+const TTL: Duration = Duration::from_secs(30);
 
 /// Starts servers that write nothing to disk: the comparison is about the clients.
 fn servers(topology: Topology) -> anyhow::Result<Cluster> {
