@@ -53,7 +53,8 @@ pub(super) fn unavailable(message: impl fmt::Display) -> Error {
 /// A part of a response is missing or is not what it should be. Another member may respond
 /// properly, so that this is worth another attempt.
 pub(super) fn unexpected(what: impl fmt::Display) -> Error {
-    unavailable(format!("unexpected response: {what}"))
+    let message = format!("unexpected response from etcd: {what}");
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 /// Whether nothing listens at the endpoint: then the request was not sent.
