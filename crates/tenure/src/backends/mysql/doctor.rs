@@ -24,7 +24,7 @@ const VARIABLES: &[&str] = &[
     "wait_timeout",
 ];
 
-pub(super) async fn run(tables: &LockTables) -> Result<Vec<Finding>> {
+pub(super) async fn doctor(tables: &LockTables) -> Result<Vec<Finding>> {
     let variables = Variables::read(tables).await?;
     let mut findings = vec![
         server(&variables),

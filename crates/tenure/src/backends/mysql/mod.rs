@@ -211,6 +211,6 @@ impl Backend for Mysql {
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
-        doctor::run(&self.context.tables).await
+        doctor::doctor(&self.context.tables).await
     }
 }
