@@ -41,7 +41,7 @@ pub enum Cut {
     #[default]
     Open,
     /// Requests arrive, responses do not.
-    Answers,
+    Responses,
     /// Nothing arrives, and calls hang.
     Hung,
     /// Nothing arrives, and calls fail at once.
@@ -69,7 +69,7 @@ impl<B: Backend> Faulty<B> {
     async fn call<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.pause().await;
-        self.pass(Cut::Answers).await?;
+        self.pass(Cut::Responses).await?;
         let response = call.await;
         self.pause().await;
         self.pass(Cut::Open).await?;
@@ -94,9 +94,9 @@ impl<B: Backend> Faulty<B> {
         let cut = *self.cut.borrow();
         match cut {
             Cut::Open | Cut::Renewals => Ok(()),
-            Cut::Answers if allowed == Cut::Answers => Ok(()),
+            Cut::Responses if allowed == Cut::Responses => Ok(()),
             Cut::Refused => Err(lost_error("connection")),
-            Cut::Answers | Cut::Hung => std::future::pending().await,
+            Cut::Responses | Cut::Hung => std::future::pending().await,
         }
     }
 

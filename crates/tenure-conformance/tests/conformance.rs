@@ -27,7 +27,7 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // Most cases wait most of the time.
     arguments.test_threads.get_or_insert(8);
-    // A server that no trial asks for need not be started.
+    // A server that no trial needs is not started.
     let filter = arguments.filter.clone().unwrap_or_default();
     let wanted = filter.split_once("::").map(|(fixture, _)| fixture.to_owned());
     let fixtures = fixtures::all().into_iter();
@@ -37,7 +37,7 @@ fn main() {
 }
 
 /// All cases for one fixture. What it promises is known only when it runs, so a store is started
-/// here once, to ask it.
+/// here once, to read it.
 fn trials(fixture: Fixture) -> Vec<Trial> {
     let probe = runtime().block_on(async { TestContext::new((fixture.start)().await?).await });
     let context = match probe {

@@ -82,25 +82,28 @@ async fn both_sides_prove_who_they_are(
     let own = format!("cert={}&key={}", at("client.pem"), at("client.key"));
     let good = url(cluster.node(), &format!("{ca}&{own}"));
     let (one, two) = (tenure::connect(&good).await?, tenure::connect(&good).await?);
-    handed_over(&one, &two).await?;
+    handed_off(&one, &two).await?;
 
-    // Without the authority we refuse the server: the system does not know it.
+    // Without the authority the client refuses the server: the system does not know it.
     refused(&url(cluster.node(), &own)).await?;
     if matches!(cluster.topology(), Topology::Consul | Topology::Etcd) {
-        // Without our certificate the server refuses us.
+        // Without its certificate the server refuses the client.
         refused(&url(cluster.node(), &ca)).await?;
     }
-    // A server of another name is not the one that was asked for.
+    // A server of another name is not the one that the URL names.
     let other = folder.path().join("other");
     std::fs::create_dir(&other)?;
     certificates::write(&other)?;
     refused(&url(cluster.node(), &format!("ca={}&{own}", other.join("ca.pem").display()))).await?;
     let half = tenure::connect(&url(cluster.node(), &format!("{ca}&key=x"))).await;
-    ensure!(half.is_err_and(|error| error.kind() == ErrorKind::Invalid), "a key alone was taken");
+    ensure!(
+        half.is_err_and(|error| error.kind() == ErrorKind::Invalid),
+        "a key alone was accepted"
+    );
     Ok(())
 }
 
-async fn handed_over(one: &Client, two: &Client) -> Result<()> {
+async fn handed_off(one: &Client, two: &Client) -> Result<()> {
     let ttl = Duration::from_secs(20);
     let guard = acquire_free(&one.lock("k").ttl(ttl)).await?;
     let waiter = tokio::spawn(two.lock("k").ttl(ttl).acquire());

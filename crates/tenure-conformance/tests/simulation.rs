@@ -176,7 +176,7 @@ fn granted(attempt: tenure::Result<Attempt<Guard>>) -> Option<Guard> {
 async fn run_nemesis(schedule: Arc<Schedule>, mut random: Random) {
     loop {
         sleep(random.millis(8000)).await;
-        let cuts = [Cut::Answers, Cut::Hung, Cut::Refused, Cut::Renewals, Cut::Open, Cut::Open];
+        let cuts = [Cut::Responses, Cut::Hung, Cut::Refused, Cut::Renewals, Cut::Open, Cut::Open];
         let connection = &schedule.connections[random.below(CLIENTS as u64) as usize];
         connection.cut(cuts[random.below(6) as usize]);
         if random.below(4) == 0 {

@@ -75,7 +75,7 @@ fn code_of(child: i32) -> Option<i32> {
     let end = Instant::now() + Duration::from_secs(10);
     let mut status = 0;
     loop {
-        // SAFETY: `status` has room for the answer.
+        // SAFETY: `status` has room for the result.
         if unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == child {
             return libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
         }

@@ -44,7 +44,7 @@ async fn a_holder_that_is_cut_off_knows_the_end_of_its_lease() {
 async fn a_renewal_without_a_response_extends_nothing() {
     let (client, faults) = faulty(Faults::default());
     let guard = client.lock("k").acquire().await.unwrap();
-    faults.cut(Cut::Answers);
+    faults.cut(Cut::Responses);
     let lost = timeout(TTL + Duration::from_secs(1), guard.lost()).await.unwrap();
     assert_eq!(lost.reason(), LostReason::Expired);
 }
@@ -52,7 +52,8 @@ async fn a_renewal_without_a_response_extends_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_renewal_is_not_a_loss() {
     let events = Arc::new(Mutex::new(Vec::new()));
-    let (seen, memory) = (events.clone(), Faulty::new(Memory::new(), Faults::default()));
+    let seen = events.clone();
+    let memory = Faulty::new(Memory::new(), Faults::default());
     let shared = Arc::new(memory);
     let client = Config::default()
         .observe(move |event| seen.lock().unwrap().push(event.clone()))
@@ -116,10 +117,10 @@ async fn acquire_retries_a_dead_server_for_its_outage() {
         let start = Instant::now();
         let error = client.lock("k").acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        let borne = start.elapsed();
-        assert!(borne >= TTL && borne < TTL + Duration::from_secs(7), "{cut:?}: {borne:?}");
+        let waited = start.elapsed();
+        assert!(waited >= TTL && waited < TTL + Duration::from_secs(7), "{cut:?}: {waited:?}");
     }
-    assert!(faults.calls() < 100, "asked {} times", faults.calls());
+    assert!(faults.calls() < 100, "{} requests", faults.calls());
     faults.cut(Cut::Open);
     client.flush().await.unwrap();
     client.lock("k").acquire().await.unwrap().release().await.unwrap();
@@ -153,7 +154,7 @@ async fn bounded_acquires_end_in_time_on_a_hung_server() {
 #[tokio::test(start_paused = true)]
 async fn an_acquire_whose_response_was_lost_leaves_no_holder() {
     let (client, faults) = faulty(Faults::default());
-    faults.cut(Cut::Answers);
+    faults.cut(Cut::Responses);
     let waiting = client.lock("k").acquire_within(Duration::from_millis(100));
     assert_eq!(waiting.await.unwrap_err().kind(), ErrorKind::Unavailable);
     faults.cut(Cut::Open);
@@ -165,12 +166,12 @@ async fn an_acquire_whose_response_was_lost_leaves_no_holder() {
 #[tokio::test(start_paused = true)]
 async fn an_acquire_whose_response_was_lost_finds_its_own_grant() {
     let (client, faults) = faulty(Faults::default());
-    faults.cut(Cut::Answers);
+    faults.cut(Cut::Responses);
     let waiting = tokio::spawn(client.lock("k").acquire());
     sleep(Duration::from_secs(2)).await;
     faults.cut(Cut::Open);
     let guard = waiting.await.unwrap().unwrap();
-    assert_eq!(guard.token().get(), 1, "asking twice was granted twice");
+    assert_eq!(guard.token().get(), 1, "two requests were granted twice");
     guard.release().await.unwrap();
 }
 
@@ -179,10 +180,10 @@ async fn a_release_does_not_overtake_the_request_that_it_cancels() {
     let faults = Faults { delay: Duration::from_secs(1), ..Faults::default() };
     let (client, _) = faulty(faults);
     for dropped_after in [0, 500, 999, 1001, 1500, 1999, 2001] {
-        let asking = tokio::spawn(client.lock("k").acquire());
+        let acquiring = tokio::spawn(client.lock("k").acquire());
         sleep(Duration::from_millis(dropped_after)).await;
-        asking.abort();
-        drop(asking.await);
+        acquiring.abort();
+        drop(acquiring.await);
         client.flush().await.unwrap();
         let left = client.lock("k").status().await.unwrap();
         assert!(left.is_none(), "dropped after {dropped_after} ms, left {left:?}");

@@ -41,11 +41,11 @@ async fn shutdown_waits_for_requests_that_it_ended() {
     let memory = Memory::new();
     let slow = Faults { delay: Duration::from_secs(1), ..Faults::default() };
     let client = Client::new(Faulty::new(memory.clone(), slow));
-    let asking = tokio::spawn(client.lock("k").acquire());
+    let acquiring = tokio::spawn(client.lock("k").acquire());
     sleep(Duration::from_millis(500)).await;
     client.shutdown(Duration::from_secs(5)).await.unwrap();
-    assert_eq!(asking.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
-    assert!(is_empty(&memory).await, "what was asked for is left at the server");
+    assert_eq!(acquiring.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    assert!(is_empty(&memory).await, "the claim is left at the server");
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,8 +86,8 @@ async fn a_release_is_repeated_until_the_server_has_responded() {
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Unavailable);
     sleep(TTL * 10).await;
     assert_eq!(probe.open().len(), 1);
-    let asked = faulty.calls();
-    assert!(asked < 1000, "{asked} calls to a dead server in ten leases");
+    let calls = faulty.calls();
+    assert!(calls < 1000, "{calls} calls to a dead server in ten leases");
     faulty.cut(Cut::Open);
     sleep(Duration::from_secs(2)).await;
     assert!(probe.open().is_empty(), "the release was not repeated");

@@ -73,6 +73,6 @@ async fn until_free_with_hints_that_fire_at_once_makes_no_hot_loop() {
     let watching = tokio::spawn(lock.until_free());
     sleep(Duration::from_secs(10)).await;
     watching.abort();
-    let looks = probe.lists.load(Ordering::Relaxed);
-    assert!(looks < 300, "looked {looks} times in ten seconds");
+    let polls = probe.lists.load(Ordering::Relaxed);
+    assert!(polls < 300, "polled {polls} times in ten seconds");
 }

@@ -40,7 +40,7 @@ use crate::event::Event;
 use crate::support::clock::Moment;
 use crate::support::sync::Mutex;
 
-/// How long a lock is held before the backend is asked to watch it: most are held for less.
+/// How long a lock is held before the backend watches it: most are held for less.
 const WATCH_AFTER: Duration = Duration::from_millis(20);
 /// The pause between a hint that a lock may be lost and the next watch of that lock.
 const WATCH_AGAIN: Duration = Duration::from_millis(250);

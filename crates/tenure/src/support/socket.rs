@@ -85,8 +85,8 @@ impl SocketHandle {
         }
     }
 
-    /// A system call that the reactor has reported to be worth it. If it would block, the reactor
-    /// is asked again.
+    /// A system call that the reactor has reported to be worth it. If it would block, the next one
+    /// waits for the reactor again.
     fn try_io<T>(&self, interest: Interest, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         match &self.stream {
             StreamSocket::Tcp(tcp) => tcp.try_io(interest, call),

@@ -266,7 +266,7 @@ fn refusal<A: From<String>, E: fmt::Display>(refused: &Refused<E>) -> Response<A
         }
         // What exactly failed is for the log of the store, not for every client.
         Refused::Garbage(_) | Refused::Store(_) => {
-            text(StatusCode::SERVICE_UNAVAILABLE, "the fence could not be asked".to_owned())
+            text(StatusCode::SERVICE_UNAVAILABLE, "the fence could not be checked".to_owned())
         }
     }
 }

@@ -55,7 +55,7 @@ impl Tls {
         Ok(Tls { ca, identity, ..Tls::default() })
     }
 
-    /// Takes the option `sslmode`, and the files if it asks for encryption. Every value but
+    /// Takes the option `sslmode`, and the files if it means encryption. Every value but
     /// `disable` proves the server's name: a URL never gets less than it says.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn take_sslmode(options: &mut Url) -> Result<Option<Tls>> {

@@ -344,7 +344,7 @@ mod tests {
                     let shown = match Url::parse(&url) {
                         Err(error) => error.to_string(),
                         Ok(options) => match options.hosts(1) {
-                            // A login without a host is a host to us.
+                            // A login without a host reads as a host.
                             Ok(_) if after.is_empty() || before == "etcd://" => continue,
                             hosts => {
                                 let error = hosts.err().map(|error| error.to_string());
