@@ -48,7 +48,8 @@ struct Holder {
 impl Load {
     /// A task for each of these, which are one lock as several clients see it.
     pub fn start(locks: impl IntoIterator<Item = Lock>, harm: Harm) -> Load {
-        let (seen, mut tasks) = (Arc::<Seen>::default(), JoinSet::new());
+        let seen = Arc::<Seen>::default();
+        let mut tasks = JoinSet::new();
         for lock in locks {
             let seen = seen.clone();
             tasks.spawn(async move {

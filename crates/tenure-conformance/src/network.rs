@@ -18,9 +18,11 @@ impl Network {
     ///
     /// If a proxy cannot be started, or the URL names a port not.
     pub fn new(url: &str, ports: &[u16]) -> Result<Network> {
-        let (mut url, mut proxies) = (url.to_owned(), Vec::new());
+        let mut url = url.to_owned();
+        let mut proxies = Vec::new();
         for port in ports {
-            let (proxy, address) = (Proxy::start(*port)?, format!("127.0.0.1:{port}"));
+            let proxy = Proxy::start(*port)?;
+            let address = format!("127.0.0.1:{port}");
             ensure!(url.contains(&address), "{address} is not in the URL");
             url = url.replace(&address, &proxy.address());
             proxies.push(proxy);

@@ -63,7 +63,8 @@ struct Belief {
 impl Ledger {
     /// An empty one, to be made inside the runtime of the case.
     pub fn new(read_back: ReadBack, slack: Duration) -> Arc<Ledger> {
-        let (runtime, every) = (Handle::current(), AtomicBool::new(false));
+        let runtime = Handle::current();
+        let every = AtomicBool::new(false);
         Arc::new(Ledger { state: Mutex::default(), read_back, runtime, slack, every })
     }
 
@@ -241,7 +242,8 @@ impl<B: Backend> Backend for Oracle<B> {
 
     async fn try_acquire(&self, claim: &Claim) -> tenure::Result<Attempt<Grant>> {
         // A request that is under way can end what the last one believed only by a grant.
-        let (floor, sent) = (self.ledger.highest(&claim.key), Instant::now());
+        let floor = self.ledger.highest(&claim.key);
+        let sent = Instant::now();
         let attempt = self.inner.try_acquire(claim).await?;
         self.ledger.confirmed(claim.owner, sent);
         if let Attempt::Granted(grant) = &attempt {

@@ -40,7 +40,8 @@ async fn a_hundred_thousand_locks_cost_little() {
     let client = Client::new(memory);
     let keys: Vec<_> = (0..LOCKS).map(|number| format!("orders/{number}")).collect();
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    let (tasks_before, live_before) = (tasks(), LIVE.load(Ordering::Relaxed));
+    let tasks_before = tasks();
+    let live_before = LIVE.load(Ordering::Relaxed);
     let mut guards = Vec::with_capacity(LOCKS);
     for key in &keys {
         guards.push(client.lock(key).acquire().await.unwrap());

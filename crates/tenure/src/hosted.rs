@@ -97,7 +97,8 @@ impl<B: Backend + ?Sized> Backend for Hosted<B> {
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {
-        let (count, claims) = (claims.len(), claims.to_vec());
+        let count = claims.len();
+        let claims = claims.to_vec();
         let renewed = self.call(|backend| async move { Ok(backend.renew(&claims).await) });
         renewed.await.unwrap_or_else(|error| vec![Err(error); count])
     }

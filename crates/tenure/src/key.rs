@@ -169,7 +169,8 @@ fn check(name: &str) -> Result<()> {
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     let found = |kind: &str, c: char| {
-        let (name, c) = (shown(name), c.escape_unicode());
+        let name = shown(name);
+        let c = c.escape_unicode();
         let message = format!("the key `{name}` contains the {kind} character {c}; remove it");
         Err(Error::new(ErrorKind::Invalid, message))
     };

@@ -67,7 +67,8 @@ async fn a_repeated_request_that_is_carried_out_last_shortens_nothing(
     tokio::time::sleep(ttl / 4).await;
     let left = shaky.lock(context.key("k")).status();
     let held = soon("holding", left).await??.map(|holding| holding.holder);
-    let (left, seen) = (guard.check()?, held.and_then(|holder| holder.token));
+    let left = guard.check()?;
+    let seen = held.and_then(|holder| holder.token);
     ensure!(seen == Some(guard.token()), "{seen:?} holds, {left:?} before the deadline");
     context.ledger().verdict().await?;
     guard.release().await?;
@@ -76,7 +77,8 @@ async fn a_repeated_request_that_is_carried_out_last_shortens_nothing(
 
 /// It is confirmed, for what the holder thinks is left of it.
 async fn the_renewal_of_a_fixed_lease_shortens_nothing(context: &TestContext) -> Result<()> {
-    let (backend, mut claim) = (context.backend().await?, context.claim("k"));
+    let backend = context.backend().await?;
+    let mut claim = context.claim("k");
     claim.fixed = true;
     let token = grant(&*backend, &claim).await?;
     let before = left(&*backend, &claim).await?;
@@ -90,7 +92,8 @@ async fn the_renewal_of_a_fixed_lease_shortens_nothing(context: &TestContext) ->
 
 /// The evicted claim's late request is granted once more: that is another grant.
 async fn a_renewal_of_an_earlier_grant_is_refused(context: &TestContext) -> Result<()> {
-    let (backend, claim) = (context.backend().await?, context.claim("k"));
+    let backend = context.backend().await?;
+    let claim = context.claim("k");
     let token = grant(&*backend, &claim).await?;
     let evict = || async { Ok(backend.evict(&claim.key, token).await.ok()) };
     until(SOON, "an eviction", evict).await?;
@@ -142,7 +145,8 @@ async fn a_request_that_arrives_after_its_release_holds_nothing(
 ) -> Result<()> {
     let network = context.network()?;
     let (steady, shaky) = (context.client().await?, context.client_through(&network).await?);
-    let (lock, ttl) = (shaky.lock(context.key("k")), context.short_ttl());
+    let lock = shaky.lock(context.key("k"));
+    let ttl = context.short_ttl();
     acquire_free(&lock.clone().ttl(ttl)).await?.release().await?;
     network.hold_requests();
     let attempt = soon("try_acquire", lock.clone().ttl(ttl).try_acquire()).await?;
@@ -165,7 +169,8 @@ async fn a_request_that_arrives_after_its_release_holds_nothing(
 async fn a_push_that_arrives_late_is_ignored(context: &TestContext) -> Result<()> {
     let network = context.network()?;
     let (steady, shaky) = (context.client().await?, context.client_through(&network).await?);
-    let (key, ttl) = (context.key("k"), context.short_ttl().max(Duration::from_millis(1500)));
+    let key = context.key("k");
+    let ttl = context.short_ttl().max(Duration::from_millis(1500));
     let holder = acquire_free(&steady.lock(key.clone())).await?;
     let cut_off = tokio::spawn(shaky.lock(key.clone()).ttl(ttl).acquire());
     until_waiters(&steady.lock(key.clone()), 1).await.ok();

@@ -49,7 +49,8 @@ async fn an_eviction_hits_exactly_its_grant(context: &TestContext) -> Result<()>
 
 async fn an_evicted_holder_is_fenced_out(context: &TestContext) -> Result<()> {
     let client = context.client().await?;
-    let (lock, fence) = (client.lock(context.key("k")), Fenced::new(()));
+    let lock = client.lock(context.key("k"));
+    let fence = Fenced::new(());
     let stale = acquire_free(&lock).await?;
     drop(fence.admit(stale.token())?);
     ensure!(lock.evict(stale.token()).await?);

@@ -123,7 +123,8 @@ async fn shutdown_leaves_nothing_at_the_server(context: &TestContext) -> Result<
 /// However it was opened: by itself, to stand below a client, or with layers around it.
 async fn an_opened_backend_outlives_its_callers_runtime(context: &TestContext) -> Result<()> {
     let config: Config = context.url().expect("a server has a URL").parse()?;
-    let (ttl, other) = (context.short_ttl(), context.client().await?);
+    let ttl = context.short_ttl();
+    let other = context.client().await?;
     for layered in [false, true] {
         let key = context.key(if layered { "layered" } else { "opened" });
         let (config, taken) = (config.clone(), key.clone());

@@ -27,7 +27,8 @@ fn peer(context: &TestContext) -> Result<Peer> {
 async fn a_killed_holder_frees_its_lock_within_its_lease(context: &TestContext) -> Result<()> {
     let client = context.client().await?;
     let ttl = context.info().min_ttl.max(Duration::from_secs(2));
-    let (key, mut holder) = (context.key("k"), peer(context)?);
+    let key = context.key("k");
+    let mut holder = peer(context)?;
     let token = holder.acquire(key.as_str(), ttl)?;
     let lock = client.lock(&key).ttl(ttl);
     let waiter = tokio::spawn(lock.acquire());
@@ -62,7 +63,9 @@ async fn a_stopped_holder_knows_it_before_any_io_and_is_fenced_out(
 ) -> Result<()> {
     let client = context.client().await?;
     let ttl = context.info().min_ttl.max(Duration::from_secs(2));
-    let (key, fence, mut holder) = (context.key("k"), Fenced::new(()), peer(context)?);
+    let key = context.key("k");
+    let fence = Fenced::new(());
+    let mut holder = peer(context)?;
     let stale = holder.acquire(key.as_str(), ttl)?;
     drop(fence.admit(stale)?);
     ensure!(holder.execute("check")?.starts_with("held"));

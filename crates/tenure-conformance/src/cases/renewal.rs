@@ -120,7 +120,8 @@ async fn renew_does_not_turn_a_queue_entry_into_a_lock(context: &TestContext) ->
 /// The user's only thread computes for two leases; the client's own thread goes on renewing.
 async fn a_blocked_runtime_does_not_stop_renewals(context: &TestContext) -> Result<()> {
     let (client, other) = (context.client().await?, context.client().await?);
-    let (ttl, lock) = (context.short_ttl(), client.lock(context.key("k")));
+    let ttl = context.short_ttl();
+    let lock = client.lock(context.key("k"));
     let work = move || -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {

@@ -38,7 +38,8 @@ async fn random_commands_and_faults_leave_one_holder_and_every_key_usable(
 
 async fn play(context: &TestContext, seed: u64, length: Duration) -> Result<()> {
     context.ledger().look_at_every_belief();
-    let (end, mut random) = (Instant::now() + length, Random(seed));
+    let end = Instant::now() + length;
+    let mut random = Random(seed);
     let keys: Vec<Key> = (0..KEYS).map(|number| context.key(&format!("k{number}"))).collect();
     let (mut clients, mut networks) = (Vec::new(), Vec::new());
     for _ in 0..ACTORS {

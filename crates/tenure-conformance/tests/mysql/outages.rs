@@ -168,7 +168,8 @@ async fn connections_to_a_server_that_became_read_only_are_dropped(
 async fn a_wake_connection_whose_statements_fail_sends_few_statements(
     cluster: &Cluster,
 ) -> Result<()> {
-    let (mut admin, holder) = (admin(cluster)?, client(cluster, "").await?);
+    let mut admin = admin(cluster)?;
+    let holder = client(cluster, "").await?;
     let guard = acquire(&holder.lock("k")).await?;
     make_app(&mut admin, "MAX_QUERIES_PER_HOUR 200")?;
     let locks = tenure::connect(&app_url(cluster.node(), "")).await?;

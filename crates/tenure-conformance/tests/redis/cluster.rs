@@ -39,7 +39,8 @@ fn serve_without_the_others(cluster: &Cluster) -> Result<()> {
 async fn a_frozen_master_loses_only_its_own_locks(cluster: &Cluster) -> Result<()> {
     serve_without_the_others(cluster)?;
     let client = connect(cluster, "").await?;
-    let (frozen, ttl) = (&cluster.nodes()[0], SECOND * 4);
+    let frozen = &cluster.nodes()[0];
+    let ttl = SECOND * 4;
     let lost = acquire(&client, &key_of(frozen)?, ttl).await?;
     let kept: Vec<Guard> = acquire_on(&client, &cluster.nodes()[1..], ttl).await?;
     frozen.pause()?;
@@ -141,7 +142,8 @@ async fn a_new_client_needs_one_master(cluster: &Cluster) -> Result<()> {
         };
         wait_until(SOON, state)?;
         let client = soon("a connection", connect(cluster, "")).await??;
-        let (guard, other) = (acquire(&client, &key, LONG).await?, connect(cluster, "").await?);
+        let guard = acquire(&client, &key, LONG).await?;
+        let other = connect(cluster, "").await?;
         let waiter = wait_for(&other, &key, LONG);
         tenure_conformance::context::until_waiters(&client.lock(&key), 1).await?;
         guard.release().await?;
@@ -158,7 +160,9 @@ async fn a_slot_that_is_being_moved_delays_requests_and_loses_no_lock(
     cluster: &Cluster,
 ) -> Result<()> {
     let [from, to, ..] = cluster.nodes() else { anyhow::bail!("three nodes") };
-    let (client, key, ttl) = (connect(cluster, "").await?, key_of(from)?, SECOND * 3);
+    let client = connect(cluster, "").await?;
+    let key = key_of(from)?;
+    let ttl = SECOND * 3;
     let slot = number(from, &["CLUSTER", "KEYSLOT", &key])?.to_string();
     let guard = acquire(&client, &key, ttl).await?;
     let id = |node: &Node| anyhow::Ok(texts(node, &["CLUSTER", "MYID"])?.concat());

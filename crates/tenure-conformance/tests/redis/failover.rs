@@ -80,7 +80,8 @@ async fn a_grant_that_no_replica_has_is_released(cluster: &Cluster) -> Result<()
 /// The master goes on to extend the lease, but a failover to a replica that has the grant would let
 /// the next one in at the end of the lease that was granted.
 async fn a_renewal_that_no_replica_has_is_not_believed(cluster: &Cluster) -> Result<()> {
-    let (client, ttl) = (connect(cluster, "replicas=1").await?, SECOND * 4);
+    let client = connect(cluster, "replicas=1").await?;
+    let ttl = SECOND * 4;
     let master = cluster.leader()?.context("a master")?;
     let guard = acquire(&client, "k", ttl).await?;
     let lost = tokio::time::timeout(ttl * 3 / 2, guard.lost()).await;

@@ -57,7 +57,8 @@ fn java_unlocks(node: &Node, key: &str) -> Result<()> {
 }
 
 async fn redisson_and_tenure_exclude_each_other(cluster: &Cluster) -> Result<()> {
-    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let client = connect(cluster, "").await?;
+    let node = cluster.node();
     ensure!(java_locks(node, "k")?);
     let Attempt::Busy(busy) = client.lock("k").try_acquire().await? else {
         anyhow::bail!("two holders");
@@ -75,7 +76,8 @@ async fn redisson_and_tenure_exclude_each_other(cluster: &Cluster) -> Result<()>
 
 /// With a ttl of 30 s the next poll without a message would be 3.3 s away.
 async fn a_release_by_redisson_wakes_the_first_waiter(cluster: &Cluster) -> Result<()> {
-    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let client = connect(cluster, "").await?;
+    let node = cluster.node();
     let mut times = Vec::new();
     for _ in 0..3 {
         ensure!(java_locks(node, "k")?);
@@ -104,7 +106,8 @@ async fn until_listeners(node: &Node, key: &str, count: i64) -> Result<()> {
 }
 
 async fn a_release_wakes_redisson(cluster: &Cluster) -> Result<()> {
-    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let client = connect(cluster, "").await?;
+    let node = cluster.node();
     let guard = acquire(&client, "k", LONG).await?;
     let mut java = Redis::connect(node.port())?;
     java.command(&["SUBSCRIBE", "redisson_lock__channel:{k}"])?;
@@ -120,12 +123,14 @@ async fn a_release_wakes_redisson(cluster: &Cluster) -> Result<()> {
 /// Eight waiters of tenure pass the lock on without a pause, so that it is never free. One of
 /// Redisson waits as Redisson does: it tries again with each message.
 async fn redisson_is_not_starved_by_the_queue(cluster: &Cluster) -> Result<()> {
-    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let client = connect(cluster, "").await?;
+    let node = cluster.node();
     let guard = acquire(&client, "k", LONG).await?;
     let done = Arc::new(AtomicBool::new(false));
     let mut tasks = Vec::new();
     for _ in 0..8 {
-        let (lock, done) = (client.lock("k").ttl(SECOND * 5), done.clone());
+        let lock = client.lock("k").ttl(SECOND * 5);
+        let done = done.clone();
         tasks.push(tokio::spawn(async move {
             let mut rounds = 0;
             while !done.load(Ordering::SeqCst) {
@@ -164,7 +169,8 @@ async fn redisson_is_not_starved_by_the_queue(cluster: &Cluster) -> Result<()> {
 }
 
 async fn string_locks_and_tenure_exclude_each_other(cluster: &Cluster) -> Result<()> {
-    let (client, node) = (connect(cluster, "layout=plain").await?, cluster.node());
+    let client = connect(cluster, "layout=plain").await?;
+    let node = cluster.node();
     let set = ["SET", "k", "a-random-value", "NX", "PX", "30000"];
     ensure!(execute(node, &set)? == Value::Text("OK".into()));
     ensure!(matches!(client.lock("k").try_acquire().await?, Attempt::Busy(_)), "two holders");

@@ -29,7 +29,8 @@ server_cases! {
 async fn a_request_held_up_on_a_replaced_connection_leaves_no_holder(
     cluster: &Cluster,
 ) -> Result<()> {
-    let (proxy, node) = (LossyProxy::start(cluster.node().port())?, cluster.node());
+    let proxy = LossyProxy::start(cluster.node().port())?;
+    let node = cluster.node();
     let url = node.url_at(&proxy.address()) + "?response=600ms";
     let client = tenure::connect(&url).await?;
     acquire(&client, "warm", LONG).await?.release().await?;

@@ -26,7 +26,8 @@ server_cases! {
 }
 
 async fn a_held_lock_is_redissons_hash(cluster: &Cluster) -> Result<()> {
-    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let client = connect(cluster, "").await?;
+    let node = cluster.node();
     let guard = acquire(&client, "orders/42", LONG).await?;
     ensure!(texts(node, &["TYPE", "orders/42"])? == ["hash"]);
     let fields = texts(node, &["HGETALL", "orders/42"])?;
@@ -44,7 +45,8 @@ async fn a_held_lock_is_redissons_hash(cluster: &Cluster) -> Result<()> {
 }
 
 async fn a_held_lock_is_a_string_in_the_plain_layout(cluster: &Cluster) -> Result<()> {
-    let (client, node) = (connect(cluster, "layout=plain").await?, cluster.node());
+    let client = connect(cluster, "layout=plain").await?;
+    let node = cluster.node();
     let guard = acquire(&client, "orders/42", LONG).await?;
     ensure!(texts(node, &["TYPE", "orders/42"])? == ["string"]);
     ensure!(texts(node, &["GET", "orders/42"])?[0].len() > 36);
@@ -76,7 +78,8 @@ async fn a_release_leaves_only_the_state_and_that_expires(cluster: &Cluster) -> 
 }
 
 async fn a_url_says_for_how_long_tokens_are_remembered(cluster: &Cluster) -> Result<()> {
-    let (client, node) = (connect(cluster, "memory=90s").await?, cluster.node());
+    let client = connect(cluster, "memory=90s").await?;
+    let node = cluster.node();
     for (key, ttl, most) in [("a", SECOND * 5, 90_000), ("b", SECOND * 60, 120_000)] {
         acquire(&client, key, ttl).await?.release().await?;
         let left = number(node, &["PTTL", &format!("tenure:s:{{{key}}}")])?;
@@ -142,11 +145,13 @@ async fn a_database_and_a_password_are_used(cluster: &Cluster) -> Result<()> {
 async fn a_socket_file_leads_to_the_same_locks(cluster: &Cluster) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("redis.sock");
-    let (listener, port) = (UnixListener::bind(&path)?, cluster.node().port());
+    let listener = UnixListener::bind(&path)?;
+    let port = cluster.node().port();
     // Ends with the test's process.
     std::thread::spawn(move || -> std::io::Result<()> {
         for inside in listener.incoming() {
-            let (inside, outside) = (inside?, TcpStream::connect(("127.0.0.1", port))?);
+            let inside = inside?;
+            let outside = TcpStream::connect(("127.0.0.1", port))?;
             let (mut from, mut to) = (inside.try_clone()?, outside.try_clone()?);
             std::thread::spawn(move || std::io::copy(&mut from, &mut to));
             let (mut from, mut to) = (outside, inside);
@@ -180,7 +185,8 @@ async fn doctor_finds_a_clock_that_is_off(cluster: &Cluster) -> Result<()> {
 }
 
 async fn doctor_finds_what_would_do_harm(cluster: &Cluster) -> Result<()> {
-    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let client = connect(cluster, "").await?;
+    let node = cluster.node();
     let severities = async |client: &Client| -> Result<Vec<(String, Severity)>> {
         let found = client.doctor().await?;
         Ok(found.into_iter().map(|finding| (finding.subject, finding.severity)).collect())

@@ -37,7 +37,8 @@ impl LossyProxy {
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)) else { return };
-                let (shared, number) = (shared.clone(), shared.made.fetch_add(1, Ordering::SeqCst));
+                let shared = shared.clone();
+                let number = shared.made.fetch_add(1, Ordering::SeqCst);
                 if shared.refusing.load(Ordering::SeqCst) {
                     continue;
                 }

@@ -22,7 +22,8 @@ server_cases! {
 }
 
 async fn redisson_and_tenure_exclude_and_wake_each_other(cluster: &Cluster) -> Result<()> {
-    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let client = connect(cluster, "").await?;
+    let node = cluster.node();
     let mut java = start(node)?;
     let mut tenure_times = Vec::new();
     let mut redisson_times = Vec::new();
@@ -58,7 +59,8 @@ async fn redisson_and_tenure_exclude_and_wake_each_other(cluster: &Cluster) -> R
 async fn one_waiter_of_redisson_among_many_of_tenure_gets_the_lock(
     cluster: &Cluster,
 ) -> Result<()> {
-    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let client = connect(cluster, "").await?;
+    let node = cluster.node();
     let mut java = start(node)?;
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -91,11 +93,13 @@ async fn one_waiter_of_redisson_among_many_of_tenure_gets_the_lock(
 
 /// Three threads of Redisson and three tasks of tenure each add to one number, in two steps.
 async fn redisson_and_tenure_count_together_and_lose_no_step(cluster: &Cluster) -> Result<()> {
-    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let client = connect(cluster, "").await?;
+    let node = cluster.node();
     let mut java = start(node)?;
     execute(node, &["SET", "total", "0"])?;
     let count = || {
-        let (lock, url) = (client.lock("k"), node.url());
+        let lock = client.lock("k");
+        let url = node.url();
         async move {
             let mut redis = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
             for _ in 0..STEPS {

@@ -53,7 +53,8 @@ fn sent(calls: &BTreeMap<String, u64>) -> u64 {
 }
 
 async fn acquire_and_release_are_two_commands(cluster: &Cluster) -> Result<()> {
-    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let client = connect(cluster, "").await?;
+    let node = cluster.node();
     // The first ones teach the server the scripts.
     client.lock("k").acquire().await?.release().await?;
     execute(node, &["CONFIG", "RESETSTAT"])?;
@@ -156,7 +157,8 @@ fn inside(name: &str) -> bool {
 }
 
 async fn many_locks_are_renewed_in_few_commands(cluster: &Cluster) -> Result<()> {
-    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let client = connect(cluster, "").await?;
+    let node = cluster.node();
     let ttl = SECOND * 3;
     let mut guards = Vec::new();
     for number in 0..300 {

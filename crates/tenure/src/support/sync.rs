@@ -88,7 +88,8 @@ mod tests {
 
     #[test]
     fn a_bounded_wait_ends() {
-        let (mutex, condvar) = (Mutex::new(()), Condvar::default());
+        let mutex = Mutex::new(());
+        let condvar = Condvar::default();
         drop(condvar.wait_timeout_while(mutex.lock(), Duration::from_millis(1), |()| true));
     }
 }

@@ -144,7 +144,8 @@ mod tests {
     use super::*;
 
     fn registered() -> (PushRouter, Owner) {
-        let (router, owner) = (PushRouter::default(), Owner::random());
+        let router = PushRouter::default();
+        let owner = Owner::random();
         router.register(owner);
         (router, owner)
     }

@@ -46,7 +46,8 @@ impl Service<Uri> for Dial {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let (tls, protocol) = (self.tls.clone(), self.protocol);
+        let tls = self.tls.clone();
+        let protocol = self.protocol;
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let connecting = self.tcp.call(uri);
         Box::pin(async move {

@@ -37,7 +37,8 @@ impl Kept {
     /// The files as they are now. Blocks.
     pub(super) fn config(&self, tls: &Tls) -> Result<Arc<ClientConfig>> {
         // Before reading, so that a change while it reads is noticed the next time.
-        let (stamps, at) = (stamps(tls), Clock::Boot.now());
+        let stamps = stamps(tls);
+        let at = Clock::Boot.now();
         let mut kept = self.0.lock();
         // Where the system has its roots is not known here: those are read again after a while.
         let fresh = |loaded: &&Loaded| {

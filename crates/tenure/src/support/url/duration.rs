@@ -29,7 +29,8 @@ pub fn duration(text: &str) -> Result<Duration> {
             "`{shown}` is not a duration; write it as in 250ms, 10s, 1m30s or 2h"
         ))
     };
-    let (mut rest, mut total) = (text, Duration::ZERO);
+    let mut rest = text;
+    let mut total = Duration::ZERO;
     if rest.is_empty() {
         return Err(bad());
     }
