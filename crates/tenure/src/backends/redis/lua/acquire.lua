@@ -2,7 +2,18 @@
 -- it joins the queue or refreshes its entry.
 --
 -- The same owner may send this again at any time: it gets the same grant with the same token, or
--- keeps its sequence in the queue.
+-- keeps its sequence in the queue. That makes a request whose response was lost repeatable.
+--
+-- Order of the checks, and the race that each decides:
+-- 1. The owner holds the lock already. Before the tombstone: a grant that was handed off is
+--    confirmed, whatever came before it.
+-- 2. A tombstone: the claim was cancelled, and this request arrives late. It must not be granted,
+--    since no client would release it.
+-- 3. The lock is free, and no window for foreign clients is open: the first living waiter gets it,
+--    which may be this claim. A lock whose lease ended is handed off by the next script that finds
+--    it, this one.
+-- 4. Busy: the claim joins the queue, or its entry is refreshed. A sequence never changes while the
+--    entry lives, also if the clock is set back.
 --
 -- ARGV: owner, ttl, lease of a queue entry (0: the claim does not wait), holder info.
 -- Returns { 1, token, ttl }, or { -1 } if the claim was cancelled, or

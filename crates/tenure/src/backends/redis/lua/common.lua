@@ -1,5 +1,22 @@
 -- What the scripts about one lock share: acquire, release, evict.
 --
+-- State: the lock (who holds it, with the lease as its expiry), beside it the state (last token,
+-- owner, holder info, since when, handoffs in a row, a window for foreign clients), the queue
+-- (owner -> sequence), its entries (owner -> deadline, lease, holder info), and tombstones.
+--
+-- Who may change it: these scripts and renew.lua change all of it; foreign clients write and delete
+-- only the lock. So a lock that is held by an owner whom the state does not name is a foreign
+-- client's, or its state is lost; and a lock that is free may have a queue.
+--
+-- Invariants:
+-- * A token is higher than every token before it, as long as the state lives: it is the clock in
+--   us, or one more than the last token. The state lives for longer than any grant.
+-- * A free lock with a queue goes to the first waiter whose entry is alive, never to a newcomer.
+-- * A handoff grants what is left of the lease of the queue entry, and no more: the waiter counts
+--   its deadline from before the request that wrote this lease.
+-- * Messages come after the effects that they are about, and losing one costs time only: each
+--   waiter requests again before its entry ends.
+--
 -- The server runs one script at a time, so that nothing changes under it. But an error in the
 -- middle is not rolled back. So every check, and the only write that a full server may refuse,
 -- comes before the first effect; and messages are sent by pcall, because a server may refuse to

@@ -2,6 +2,17 @@
 -- outcome of one of its requests is unknown, a tombstone stays, so that a request that arrives late
 -- is refused.
 --
+-- It compares the owner before it deletes, so that it never touches the lock of another one; and it
+-- hands the lock off in the same step, so that no newcomer comes between.
+--
+-- Order of the effects: the lock is deleted before the tombstone is written, because a server that
+-- is out of memory refuses to write and still deletes. Then the tombstone of an unknown outcome is
+-- missing, and a late request may hold the lock for one lease.
+--
+-- A waiter that leaves the queue may have been the first: then the next one is first, and may have
+-- to request again, since the holder's lease may end without a release. And it may have been the
+-- one for whom the lock was left free: then the lock is handed off here.
+--
 -- ARGV: owner, how long the tombstone stays in ms (0: none).
 -- Returns 2 if it held the lock, 1 if it was queued, 0 if there was nothing.
 local owner, tombstone_ttl = ARGV[7], tonumber(ARGV[8])

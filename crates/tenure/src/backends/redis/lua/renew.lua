@@ -1,4 +1,13 @@
--- Extends what is still held; creates nothing.
+-- Extends what is still held; creates nothing. So it may be sent again when its response was lost.
+--
+-- State: the lock and its state, of many claims at once. Each is renewed or refused by itself, and
+-- an error of one pair (a key of another type) does not stop the others.
+--
+-- Invariants:
+-- * Only the owner that the lock names is renewed, and only the grant that it knows: a later grant
+--   of the same owner is refused.
+-- * A lease that has ended is not revived: its key is gone, and nothing is written.
+-- * The state outlives the lease, so that the next token is higher.
 --
 -- KEYS: pairs of lock and state. ARGV: how long tokens are remembered in ms; then four for each
 -- pair: owner, ttl, token of the grant that is renewed (empty: any), and 1 if its lease is fixed.
