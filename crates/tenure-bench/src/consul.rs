@@ -7,16 +7,19 @@ use std::net::TcpStream;
 use tenure::backends::Consul;
 use tenure_servers::Topology;
 use tenure_servers::wire::http::json_field;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::compare::Comparison;
 use crate::cycle::{by_backend, by_client};
+use crate::figures::Table;
+use crate::hot;
+use crate::peer::CONSUL;
+use crate::warm::{Cycle, Entry, FEW, Own, Plan, Server, of_tenure, one_and_many};
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let cluster = tenure_servers::shared(Topology::Consul)?;
     let mut bare = Bare::connect(&cluster.node().address())?;
-    let options = r#"{"TTL":"3600s","LockDelay":"0s","Checks":[],"NodeChecks":[]}"#;
-    let session = bare.put("/v1/session/create", options)?;
-    let session = json_field(&session, "ID").context("a session")?;
+    let session = bare.session()?;
     let path = "/v1/kv/bare/.lock?flags=3304740253564472344";
     let acquire = format!("{path}&acquire={session}");
     let release = format!("{path}&release={session}");
@@ -59,6 +62,68 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
             ("tenure::blocking: acquire, release", Box::new(|| Ok(blocking.acquire()?.release()?))),
         ],
     )
+}
+
+/// A warm loop, and one hot key.
+pub(crate) fn compare_warm(plan: Plan) -> Result<Vec<Table>> {
+    let cluster = tenure_servers::start(Topology::Consul, &tenure_servers::Options::default())?;
+    let node = cluster.node();
+    let session = Bare::connect(&node.address())?.session()?;
+    let runtime = crate::workers()?;
+    let mut bare = Vec::new();
+    for number in 0..FEW {
+        let stream = runtime.block_on(tokio::net::TcpStream::connect(node.address()))?;
+        stream.set_nodelay(true)?;
+        bare.push(Http { stream, number, session: session.clone() });
+    }
+    let mut bare = bare.into_iter();
+    let next = |_| bare.next().expect("there are as many as tasks");
+    let mut entries =
+        vec![Entry::new("bare HTTP: ?acquire, ?release", Own::new(&runtime, FEW, next))];
+    entries.extend(of_tenure(&runtime, &cluster.url(), FEW)?);
+    let peers = [("api.Lock, one session (Go)", &CONSUL)];
+    for (name, recipe) in peers.iter().filter(|_| plan.peers) {
+        entries.push(recipe.entry(name, node, ""));
+    }
+    let server = Server::new(node)?;
+    let mut tables = one_and_many("consul-warm", "Consul", (plan, FEW), &server, &mut entries)?;
+    tables.push(hot::compare_tasks("consul", plan, node, &peers)?);
+    Ok(tables)
+}
+
+/// The two requests of the simplest lock, on a connection of a runtime.
+struct Http {
+    stream: tokio::net::TcpStream,
+    number: usize,
+    session: String,
+}
+
+impl Http {
+    async fn put(&mut self, verb: &str) -> Result<()> {
+        let path = format!("/v1/kv/bare{}/.lock?{verb}={}", self.number, self.session);
+        let head = format!("PUT {path} HTTP/1.1\r\nHost: consul\r\nContent-Length: 2\r\n\r\nme");
+        self.stream.write_all(head.as_bytes()).await?;
+        let mut response = Vec::new();
+        // The body is `true` and a line end, or `false` without a grant.
+        loop {
+            let read = self.stream.read_buf(&mut response).await?;
+            ensure!(read > 0, "the server has closed the connection");
+            let end = response.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+            if let Some(body) = end.map(|end| String::from_utf8_lossy(&response[end + 4..]))
+                && !body.is_empty()
+            {
+                ensure!(body.trim() == "true", "{verb}: {body}");
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Cycle for Http {
+    async fn once(&mut self) -> Result<()> {
+        self.put("acquire").await?;
+        self.put("release").await
+    }
 }
 
 /// A write of the application, without and with the checks that the lock is still held.
@@ -108,6 +173,13 @@ impl Bare {
         let writer = TcpStream::connect(address)?;
         writer.set_nodelay(true)?;
         Ok(Bare { reader: BufReader::new(writer.try_clone()?), writer })
+    }
+
+    /// A session that lasts for the run.
+    fn session(&mut self) -> Result<String> {
+        let options = r#"{"TTL":"3600s","LockDelay":"0s","Checks":[],"NodeChecks":[]}"#;
+        let session = self.put("/v1/session/create", options)?;
+        Ok(json_field(&session, "ID").context("a session")?.to_owned())
     }
 
     fn put(&mut self, path: &str, body: &str) -> Result<String> {

@@ -1,6 +1,7 @@
 //! etcd: what a lock costs compared with the two transactions that it needs at least, and with the
 //! server's own lock service; and what many held locks cost.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -16,8 +17,14 @@ use tonic_prost::ProstCodec;
 
 use crate::compare::{Comparison, Fact};
 use crate::cycle::{by_backend, by_client};
+use crate::figures::Table;
+use crate::hot;
+use crate::peer::ETCD;
+use crate::warm::{Cycle, Entry, FEW, Own, Plan, Server, of_tenure, one_and_many};
 
 const HELD: u32 = 10_000;
+/// The key of the two transactions.
+const TWO: &[u8] = b"two/transactions";
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let cluster = start(Topology::Etcd, &Options::default())?;
@@ -30,12 +37,40 @@ pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
         rounds,
         1,
         vec![
-            ("two transactions, bare", Box::new(|| runtime.block_on(bare.put_and_delete()))),
+            ("two transactions, bare", Box::new(|| runtime.block_on(bare.put_and_delete(TWO)))),
             ("etcd's lock service", Box::new(|| runtime.block_on(bare.lock_and_unlock()))),
             ("etcd backend: acquire, release", by_backend(&runtime, &*backend)),
             ("tenure: acquire, release", by_client(&runtime, &client)),
         ],
     )
+}
+
+/// A warm loop, and one hot key.
+pub(crate) fn compare_warm(plan: Plan) -> Result<Vec<Table>> {
+    let cluster = start(Topology::Etcd, &Options::default())?;
+    let node = cluster.node();
+    let runtime = crate::workers()?;
+    let bare = Arc::new(runtime.block_on(Bare::connect(&node.address()))?);
+    let two = |number| Two(bare.clone(), format!("two/{number}").into_bytes());
+    let mut entries = vec![Entry::new("two transactions, bare", Own::new(&runtime, FEW, two))];
+    entries.extend(of_tenure(&runtime, &cluster.url(), FEW)?);
+    let peers = [("concurrency.Mutex (Go)", &ETCD)];
+    for (name, recipe) in peers.iter().filter(|_| plan.peers) {
+        entries.push(recipe.entry(name, node, ""));
+    }
+    let server = Server::new(node)?;
+    let mut tables = one_and_many("etcd-warm", "etcd", (plan, FEW), &server, &mut entries)?;
+    tables.push(hot::compare_tasks("etcd", plan, node, &peers)?);
+    Ok(tables)
+}
+
+/// The two transactions on one key.
+struct Two(Arc<Bare>, Vec<u8>);
+
+impl Cycle for Two {
+    async fn once(&mut self) -> Result<()> {
+        self.0.put_and_delete(&self.1).await
+    }
 }
 
 /// A write of the application, without and with the condition that the lock is still held.
@@ -128,8 +163,8 @@ impl Bare {
         Ok(())
     }
 
-    async fn put_and_delete(&self) -> Result<()> {
-        let key = b"two/transactions".to_vec();
+    async fn put_and_delete(&self, key: &[u8]) -> Result<()> {
+        let key = key.to_vec();
         let absent = Compare { target: 1, key: key.clone(), with: Some(With::Created(0)) };
         let put = Put { key: key.clone(), lease: self.lease };
         let request = Txn { compare: vec![absent], success: vec![Op { op: Some(Ops::Put(put)) }] };

@@ -12,13 +12,17 @@ mod embedded;
 mod etcd;
 mod fence;
 mod figures;
+mod hot;
 mod memory;
 mod mysql;
+mod peer;
+mod pgbench;
 mod postgres;
 mod queue;
 mod redis;
 mod run;
 mod scenarios;
+mod sql_recording;
 mod usage;
 mod warm;
 mod zookeeper;
@@ -35,7 +39,7 @@ const USAGE: u8 = 64;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(done) = redis::run_worker(&arguments) {
+    if let Some(done) = peer::work(&arguments).or_else(|| redis::run_worker(&arguments)) {
         // The process that started this one sees the exit code.
         return if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }

@@ -10,6 +10,9 @@ use tokio::runtime::Runtime;
 
 use crate::compare::Comparison;
 use crate::cycle::{by_backend, by_client};
+use crate::figures::Table;
+use crate::sql_recording;
+use crate::warm::{Cycle, Entry, FEW, Own, Plan, Server, measure, of_tenure};
 
 /// The simplest lease: one row, written by the acquire and by the release.
 const LEASE: [&str; 2] = [
@@ -19,11 +22,11 @@ const LEASE: [&str; 2] = [
 ];
 const NAMED: [&str; 2] = ["SELECT GET_LOCK('bare', 0)", "SELECT RELEASE_LOCK('bare')"];
 
-/// A pair of statements through the bare driver.
-struct Pair(Conn, [&'static str; 2]);
+/// Statements through the bare driver.
+struct Pair(Conn, Vec<String>);
 
 impl Pair {
-    fn open(runtime: &Runtime, url: &str, texts: [&'static str; 2]) -> Result<Pair> {
+    fn open(runtime: &Runtime, url: &str, texts: Vec<String>) -> Result<Pair> {
         let opts = OptsBuilder::from_opts(Opts::from_url(url)?).prefer_socket(false);
         runtime.block_on(async {
             let mut conn = Conn::new(opts).await?;
@@ -35,20 +38,52 @@ impl Pair {
     }
 
     fn run(&mut self, runtime: &Runtime) -> Result<()> {
-        runtime.block_on(async {
-            self.0.query_drop(self.1[0]).await?;
-            self.0.query_drop(self.1[1]).await?;
-            Ok(())
-        })
+        runtime.block_on(self.once())
     }
+}
+
+impl Cycle for Pair {
+    async fn once(&mut self) -> Result<()> {
+        for text in &self.1 {
+            self.0.query_drop(text.as_str()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A warm loop. The bare driver sends the statements of tenure, which the server has logged.
+pub(crate) fn compare_warm(plan: Plan) -> Result<Vec<Table>> {
+    let cluster = tenure_servers::start(Topology::Mariadb, &Options::default())?;
+    let (node, url) = (cluster.node(), cluster.url());
+    let runtime = crate::workers()?;
+    let client = runtime.block_on(tenure::connect(&url))?;
+    let mut admin = Pair::open(&runtime, &url, Vec::new())?;
+    let recorded = sql_recording::mysql(&runtime, &client, &mut admin.0)?;
+    let pair = |texts: Vec<String>| -> Result<_> {
+        let mut pair = Some(Pair::open(&runtime, &url, texts)?);
+        Ok(Own::new(&runtime, 1, |_| pair.take().expect("there is one task")))
+    };
+    let mut entries = vec![Entry::new("mysql_async, tenure's statements", pair(recorded)?)];
+    entries.extend(of_tenure(&runtime, &url, FEW)?);
+    let named = NAMED.map(str::to_owned).to_vec();
+    entries.push(Entry::new("mysql_async, GET_LOCK + RELEASE_LOCK", pair(named)?));
+    let about = "MariaDB, warm loop: acquire + release in one task";
+    let server = Server::new(node)?;
+    let one = (plan.turns(), 200, 1);
+    let mut tables = vec![measure("mysql-warm", about, one, Some(&server), &mut entries)?];
+    // The recorded statements are about one key: with many tasks only tenure is measured.
+    let about = "MariaDB, warm loop: 32 tasks on 32 keys";
+    let many = (plan.turns(), FEW * 20, FEW);
+    tables.push(measure("mysql-warm-32", about, many, Some(&server), &mut entries[1..3])?);
+    Ok(tables)
 }
 
 pub(crate) fn compare(rounds: usize) -> Result<Comparison> {
     let cluster = tenure_servers::start(Topology::Mariadb, &Options::default())?;
     let url = cluster.url();
     let runtime = crate::runtime()?;
-    let mut lease = Pair::open(&runtime, &url, LEASE)?;
-    let mut named = Pair::open(&runtime, &url, NAMED)?;
+    let mut lease = Pair::open(&runtime, &url, LEASE.map(str::to_owned).into())?;
+    let mut named = Pair::open(&runtime, &url, NAMED.map(str::to_owned).into())?;
     let config: Config = url.parse()?;
     let backend = runtime.block_on(config.open())?;
     let client = |mode: &str| runtime.block_on(tenure::connect(&format!("{url}?mode={mode}")));

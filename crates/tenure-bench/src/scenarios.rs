@@ -46,6 +46,16 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         Rounds(redis::compare_many_tasks),
     ),
     Scenario(
+        "redis-hot",
+        "Redis: one hot key, 8 processes and 64 tasks, holds of 0 and 5 ms; fairness, peers",
+        Tables(redis::compare_hot),
+    ),
+    Scenario(
+        "redis-waiters",
+        "Redis: one key with 1, 10, 100 and 1,000 waiters",
+        Tables(redis::compare_waiters),
+    ),
+    Scenario(
         "redis-warm",
         "Redis: a warm loop in one task, and in 64 tasks on 64 keys; CPU, allocations, peers",
         Tables(redis::compare_warm),
@@ -122,6 +132,31 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ),
     Scenario("run", "a command under a lock, from the shell's point of view", Rounds(run::compare)),
     Scenario("zookeeper", "acquire + release on ZooKeeper, one server", Rounds(zookeeper::compare)),
+    Scenario(
+        "consul-warm",
+        "Consul: a warm loop in one task and in 32 tasks, one hot key; peers",
+        Tables(consul::compare_warm),
+    ),
+    Scenario(
+        "etcd-warm",
+        "etcd: a warm loop in one task and in 32 tasks, one hot key; peers",
+        Tables(etcd::compare_warm),
+    ),
+    Scenario(
+        "zookeeper-warm",
+        "ZooKeeper: a warm loop in one task and in 32 tasks, one hot key; peers",
+        Tables(zookeeper::compare_warm),
+    ),
+    Scenario(
+        "mysql-warm",
+        "MariaDB: a warm loop in one task and in 32 tasks",
+        Tables(mysql::compare_warm),
+    ),
+    Scenario(
+        "postgres-warm",
+        "PostgreSQL: a warm loop in one task and in 32 tasks, one hot key; pgbench",
+        Tables(postgres::compare_warm),
+    ),
 ];
 
 impl Scenario {

@@ -2,6 +2,7 @@
 //! `rslock`; what a handoff costs between processes; what many held locks cost.
 
 mod cycle;
+mod hot;
 mod many;
 mod queue;
 mod recording;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use tenure_servers::{Cluster, Durability, Options, Topology, start};
 
 pub(crate) use self::cycle::{compare_five, compare_many_tasks, compare_one_task};
+pub(crate) use self::hot::{compare as compare_hot, compare_waiters};
 pub(crate) use self::many::measure_held;
 pub(crate) use self::queue::{compare_queues, run_worker};
 pub(crate) use self::warm::compare as compare_warm;

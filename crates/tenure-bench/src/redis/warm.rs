@@ -9,10 +9,22 @@ use tenure_servers::Topology;
 use super::recording::Recording;
 use super::{TTL, servers};
 use crate::figures::Table;
-use crate::warm::{Cycle, Dropped, Entry, Own, Plan, Released, SET_AND_SCRIPTS, Server, measure};
+use crate::peer::{NODE_REDLOCK, REDIS_PY, REDISSON, REDSYNC, Recipe};
+use crate::warm::{
+    Cycle, Entry, Own, Plan, SCRIPTS, SET_AND_SCRIPTS, Server, of_tenure, one_and_many,
+};
 
 const TASKS: usize = 64;
 const NAME: &str = "redis-warm";
+/// Locks in other languages: the kind of lock, and the commands that its client sends.
+const PEERS: [(&str, &Recipe, &str, &[&str]); 6] = [
+    ("redsync (Go)", &REDSYNC, "", SET_AND_SCRIPTS),
+    ("Redisson RLock (Java)", &REDISSON, "lock", SCRIPTS),
+    ("Redisson RFencedLock (Java)", &REDISSON, "fenced", SCRIPTS),
+    ("Redisson fair lock (Java)", &REDISSON, "fair", SCRIPTS),
+    ("redis-py (Python)", &REDIS_PY, "", SET_AND_SCRIPTS),
+    ("node-redlock (JavaScript)", &NODE_REDLOCK, "", SCRIPTS),
+];
 /// Deletes the string of a lock if it is still the same.
 const DELETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
                       return redis.call('DEL', KEYS[1]) else return 0 end";
@@ -23,7 +35,6 @@ pub(crate) fn compare(plan: Plan) -> Result<Vec<Table>> {
     let server = Server::redis(node)?;
     let runtime = crate::workers()?;
     let client = runtime.block_on(tenure::connect(&url))?;
-    let dropping = runtime.block_on(tenure::connect(&url))?;
     let recording = Recording::of(&runtime, &client, node)?;
     let (bare, plain) = runtime.block_on(async {
         let client = ::redis::Client::open(format!("{url}?protocol=resp3"))?;
@@ -32,19 +43,14 @@ pub(crate) fn compare(plan: Plan) -> Result<Vec<Table>> {
     })?;
     let rslock = LockManager::new(vec![url.clone()]);
     let own = &runtime;
+    let [tenure, dropping] = of_tenure(own, &url, TASKS)?;
     let mut entries = vec![
         Entry::new(
             "bare redis-rs, tenure's scripts",
             Own::new(own, TASKS, |number| recording.on(&bare, &format!("bare{number}"))),
         ),
-        Entry::new(
-            "tenure",
-            Own::new(own, TASKS, |number| Released(client.lock(format!("k{number}")))),
-        ),
-        Entry::new(
-            "tenure, guard dropped",
-            Own::new(own, TASKS, |number| Dropped::new(&dropping, format!("d{number}"))),
-        ),
+        tenure,
+        dropping,
         Entry::new(
             "bare redis-rs, SET NX + compare-and-delete",
             Own::new(own, TASKS, |number| Plain::new(&plain, number)),
@@ -56,14 +62,12 @@ pub(crate) fn compare(plan: Plan) -> Result<Vec<Table>> {
         )
         .requests(SET_AND_SCRIPTS),
     ];
-    let one = "Redis, warm loop: acquire + release in one task";
-    let many = "Redis, warm loop: 64 tasks on 64 keys";
-    let turns = plan.turns();
-    let server = Some(&server);
-    Ok(vec![
-        measure(NAME, one, (turns, 200, 1), server, &mut entries)?,
-        measure(format!("{NAME}-64"), many, (turns, 1280, TASKS), server, &mut entries)?,
-    ])
+    if plan.peers {
+        for (name, recipe, kind, requests) in PEERS {
+            entries.push(recipe.entry(name, node, kind).requests(requests));
+        }
+    }
+    one_and_many(NAME, "Redis", (plan, TASKS), &server, &mut entries)
 }
 
 /// The simplest lock: a string.

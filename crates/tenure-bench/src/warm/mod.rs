@@ -8,12 +8,16 @@ mod tasks;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use tokio::runtime::Runtime;
 
 pub(crate) use self::server::{SCRIPTS, SET_AND_SCRIPTS, Server};
 pub(crate) use self::tasks::{Cycle, Dropped, Own, Released};
 use crate::allocations;
 use crate::figures::{Row, Table};
 use crate::usage::Usage;
+
+/// How many tasks there are on servers that replicate.
+pub(crate) const FEW: usize = 32;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +76,12 @@ impl<'a> Entry<'a> {
         Entry { name: name.into(), subject: Ok(Box::new(subject)), requests: SCRIPTS }
     }
 
+    /// One whose subject is still to come.
+    pub(crate) fn missing(name: impl Into<String>) -> Entry<'a> {
+        let subject = Err(anyhow::anyhow!("it was not started"));
+        Entry { name: name.into(), subject, requests: SCRIPTS }
+    }
+
     pub(crate) fn requests(mut self, requests: &'static [&'static str]) -> Entry<'a> {
         self.requests = requests;
         self
@@ -80,23 +90,55 @@ impl<'a> Entry<'a> {
 
 /// Figures of one subject, one of each for every turn.
 #[derive(Default)]
-struct Series(Vec<(&'static str, Vec<f64>)>);
+pub(crate) struct Series(Vec<(&'static str, Vec<f64>)>);
 
 impl Series {
-    fn add(&mut self, name: &'static str, value: f64) {
+    pub(crate) fn add(&mut self, name: &'static str, value: f64) {
         match self.0.iter_mut().find(|(known, _)| *known == name) {
             Some((_, values)) => values.push(value),
             None => self.0.push((name, vec![value])),
         }
     }
 
-    fn into_row(self, subject: &str) -> Row {
+    pub(crate) fn into_row(self, subject: &str) -> Row {
         let mut row = Row::new(subject);
         for (name, values) in self.0 {
             row.set(name, median(values));
         }
         row
     }
+}
+
+/// tenure itself: with a release that is awaited, and with a guard that is dropped.
+pub(crate) fn of_tenure<'a>(
+    runtime: &'a Runtime,
+    url: &str,
+    tasks: usize,
+) -> Result<[Entry<'a>; 2]> {
+    let client = runtime.block_on(tenure::connect(url))?;
+    let other = runtime.block_on(tenure::connect(url))?;
+    let released = |number| Released(client.lock(format!("k{number}")));
+    let dropped = |number| Dropped::new(&other, format!("d{number}"));
+    Ok([
+        Entry::new("tenure", Own::new(runtime, tasks, released)),
+        Entry::new("tenure, guard dropped", Own::new(runtime, tasks, dropped)),
+    ])
+}
+
+/// Two tables: one task, and so many tasks on as many keys.
+pub(crate) fn one_and_many(
+    scenario: &str,
+    place: &str,
+    (plan, many): (Plan, usize),
+    server: &Server,
+    entries: &mut [Entry<'_>],
+) -> Result<Vec<Table>> {
+    let (turns, server) = (plan.turns(), Some(server));
+    let about = format!("{place}, warm loop: acquire + release in one task");
+    let one = measure(scenario, about, (turns, 200, 1), server, entries)?;
+    let about = format!("{place}, warm loop: {many} tasks on {many} keys");
+    let name = format!("{scenario}-{many}");
+    Ok(vec![one, measure(name, about, (turns, many * 20, many), server, entries)?])
 }
 
 /// Lets the subjects take turns.
@@ -203,7 +245,7 @@ mod tests {
         let mut entries = vec![
             Entry::new("released", Own::new(&runtime, 2, |n| Released(client.lock(key(n))))),
             Entry::new("dropped", Own::new(&runtime, 2, |n| Dropped::new(&other, key(n)))),
-            Entry { subject: Err(anyhow::anyhow!("no tool")), ..Entry::new("peer", Nothing) },
+            Entry { subject: Err(anyhow::anyhow!("no tool")), ..Entry::missing("peer") },
         ];
         let table = measure("x", "y", (3, 4, 2), None, &mut entries).unwrap();
         let lines = table.to_json();
@@ -227,13 +269,5 @@ mod tests {
 
     fn key(number: usize) -> String {
         format!("k{number}")
-    }
-
-    struct Nothing;
-
-    impl Subject for Nothing {
-        fn turn(&mut self, _: usize, _: usize) -> Result<Timing> {
-            Ok(Timing::default())
-        }
     }
 }
