@@ -33,6 +33,9 @@ impl Pair {
             let table = "CREATE TABLE IF NOT EXISTS bare \
                          (k varbinary(255) PRIMARY KEY, o varchar(64), u datetime(6))";
             conn.query_drop(table).await?;
+            for statement in sql_recording::setup(&texts) {
+                conn.query_drop(statement).await?;
+            }
             Ok(Pair(conn, texts))
         })
     }

@@ -67,8 +67,13 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ),
     Scenario(
         "redis-held",
-        "Redis: 100,000 held locks and their renewals, for half a minute",
-        Rounds(redis::measure_held),
+        "Redis: 1,000 to 100,000 held locks and their renewals, half a minute each",
+        Tables(redis::measure_held),
+    ),
+    Scenario(
+        "redis-held-1m",
+        "Redis: a million held locks and their renewals",
+        Tables(redis::measure_million),
     ),
     Scenario(
         "redlock",

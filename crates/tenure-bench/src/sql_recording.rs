@@ -70,6 +70,25 @@ pub(crate) fn mysql(
     })
 }
 
+/// Sets the variables of a session that the statements read, as a client does when it connects.
+pub(crate) fn setup(statements: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    for text in statements {
+        for (place, _) in text.match_indices('@') {
+            let name: String = text[place + 1..]
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || *c == '_')
+                .collect();
+            let statement = format!("SET @{name} = 'bench'");
+            let of_server = text[..place].ends_with('@') || name.is_empty();
+            if !of_server && !found.contains(&statement) {
+                found.push(statement);
+            }
+        }
+    }
+    found
+}
+
 /// The statements between the last two marks.
 fn between(all: &[String]) -> Vec<String> {
     let last = |mark: &str| all.iter().rposition(|text| text.contains(mark));
@@ -146,6 +165,12 @@ pub(crate) fn login(url: &str) -> Result<(String, String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn variables_of_a_session_are_set() {
+        let texts = ["UPDATE t SET a=@home, b=@@read_only, c=@home".to_owned()];
+        assert_eq!(setup(&texts), ["SET @home = 'bench'"]);
+    }
 
     #[test]
     fn statements_are_read_from_a_log_with_their_parameters() {

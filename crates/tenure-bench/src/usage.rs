@@ -68,6 +68,12 @@ fn children(pid: u32) -> Vec<u32> {
     lists.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
+/// The CPU time of the calling thread in µs.
+pub(crate) fn this_thread() -> Result<f64> {
+    let spent = fs::read_to_string("/proc/thread-self/schedstat")?;
+    Ok(spent.split(' ').next().unwrap_or_default().parse::<f64>().context("schedstat")? / 1e3)
+}
+
 /// The memory of this process in bytes.
 pub(crate) fn resident() -> Result<f64> {
     let text = fs::read_to_string("/proc/self/status")?;

@@ -14,7 +14,7 @@ use tenure_servers::{Cluster, Durability, Options, Topology, start};
 
 pub(crate) use self::cycle::{compare_five, compare_many_tasks, compare_one_task};
 pub(crate) use self::hot::{compare as compare_hot, compare_waiters};
-pub(crate) use self::many::measure_held;
+pub(crate) use self::many::{measure_held, measure_million};
 pub(crate) use self::queue::{compare_queues, run_worker};
 pub(crate) use self::warm::compare as compare_warm;
 
