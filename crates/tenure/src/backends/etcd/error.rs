@@ -4,8 +4,7 @@ use std::error::Error as Cause;
 use std::fmt;
 use std::io;
 
-use tonic::{Code, Status};
-
+use super::connection::{Code, Status};
 use crate::error::{Error, ErrorKind};
 
 /// What to do after a failed attempt.
@@ -19,8 +18,10 @@ pub(super) enum RetryAction {
 }
 
 pub(super) fn retry_action(status: &Status) -> RetryAction {
-    let says = |part: &str| status.message().contains(part);
-    match status.code() {
+    let says = |part: &str| status.message.contains(part);
+    match status.code {
+        // Whatever the text of the system's error is.
+        _ if status.is_unreachable() => RetryAction::NextMember,
         Code::Unauthenticated => RetryAction::LogIn,
         // Authentication was switched on, or rights were changed, since the last login.
         Code::InvalidArgument if says("user name is empty") || says("auth store is old") => {
@@ -86,11 +87,8 @@ pub(super) fn with_causes(error: &dyn Cause) -> String {
 
 /// Turns an error of the gRPC client into an error of this crate.
 pub(super) fn from_status(status: Status) -> Error {
-    let message = match status.message() {
-        "" => with_causes(&status),
-        message => message.to_owned(),
-    };
-    let (kind, advice) = match status.code() {
+    let message = status.message;
+    let (kind, advice) = match status.code {
         Code::PermissionDenied | Code::Unauthenticated => {
             (ErrorKind::Denied, "; grant the user's role this key range, for reading and writing")
         }

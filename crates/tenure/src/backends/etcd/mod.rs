@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | the public type, and the context that all operations share |
 //! | `config.rs` | reads the URL |
-//! | `connection/` | retries and failover between members; `grpc.rs`: one attempt; `login.rs`: tokens |
+//! | `connection/` | retries and failover between members; `grpc.rs`: one attempt; `login.rs`: tokens; `wire.rs`: HTTP/2 |
 //! | `layout/` | keys at the server and the requests on them; `messages.rs`: etcd's API |
 //! | `session.rs` | the client's leases, and the task that keeps them alive |
 //! | `claims.rs` | what this client has at the server |

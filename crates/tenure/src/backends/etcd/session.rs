@@ -18,7 +18,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, WeakShared};
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::Notify;
 
 use super::connection::{Connection, Duplex, Method};
@@ -43,6 +44,7 @@ const REVOKE_LIMIT: Duration = Duration::from_secs(2);
 /// The pause before a stream that ended is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_millis(30);
 
+type Creating = BoxFuture<'static, Result<Arc<Session>>>;
 type KeepAliveStream = Duplex<LeaseKeepAliveRequest, LeaseKeepAliveResponse>;
 
 /// One lease at the server.
@@ -175,8 +177,9 @@ impl Session {
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     index: Mutex<SessionIndex>,
-    /// Locked while a lease is made, so that claims that need one together share it.
-    creating: tokio::sync::Mutex<()>,
+    /// The leases that are being made, by their ttl in seconds: claims that need one together share
+    /// it, and any of them takes it further. None depends on another, which may stall.
+    creating: Mutex<HashMap<u64, WeakShared<Creating>>>,
     /// Wakes the task that keeps them alive.
     wake_up: Notify,
 }
@@ -201,22 +204,39 @@ struct KeepAlivePlan {
 impl Sessions {
     /// The lease for a new claim with this ttl.
     pub(super) async fn session_for(
-        &self,
-        connection: &Connection,
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
         ttl: Duration,
         limit: Duration,
     ) -> Result<Arc<Session>> {
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
-        if let Some(session) = self.usable(seconds) {
-            return Ok(session);
-        }
-        let _creating = self.creating.lock().await;
-        // Another claim may have made it meanwhile.
-        if let Some(session) = self.usable(seconds) {
-            return Ok(session);
-        }
+        let session = {
+            let mut creating = self.creating.lock();
+            // Under the lock: another claim may have made it just now.
+            if let Some(session) = self.usable(seconds) {
+                return Ok(session);
+            }
+            creating.retain(|_, session| session.upgrade().is_some());
+            let under_way = creating.get(&seconds).and_then(WeakShared::upgrade);
+            under_way.unwrap_or_else(|| {
+                let create = self.clone().create(connection.clone(), seconds, limit);
+                let session = create.boxed().shared();
+                creating.extend(session.downgrade().map(|session| (seconds, session)));
+                session
+            })
+        };
+        session.await
+    }
+
+    /// Makes a lease.
+    async fn create(
+        self: Arc<Self>,
+        connection: Arc<Connection>,
+        seconds: u64,
+        limit: Duration,
+    ) -> Result<Arc<Session>> {
         let sent = Clock::Boot.now();
-        let granted = grant(connection, seconds, limit).await?;
+        let granted = grant(&connection, seconds, limit).await?;
         let ttl = Duration::from_secs(u64::try_from(granted.ttl).unwrap_or(0));
         let session = Arc::new(Session::new(granted.id, ttl, sent));
         let mut index = self.index.lock();
@@ -339,7 +359,7 @@ async fn keep_alive_on(mut stream: KeepAliveStream, connection: &Connection, ses
             return connection.move_on(stream.generation);
         }
         for id in plan.send {
-            if stream.requests.send(LeaseKeepAliveRequest { id }).is_err() {
+            if stream.requests.send(&LeaseKeepAliveRequest { id }).is_err() {
                 return;
             }
         }

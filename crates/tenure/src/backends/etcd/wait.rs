@@ -167,9 +167,9 @@ async fn run(connection: Arc<Connection>, mut commands: mpsc::UnboundedReceiver<
     while let Some(command) = commands.recv().await {
         let Command::Create(request, senders) = command else { continue };
         let mut pause = REOPEN_PAUSE;
-        if let Ok(stream) = connection.open(WATCH).await {
+        if let Ok(mut stream) = connection.open(WATCH).await {
             open.insert(request.watch_id, senders);
-            if stream.requests.send(create(request)).is_ok() {
+            if stream.requests.send(&create(request)).is_ok() {
                 pause = serve(&connection, stream, &mut commands, &mut open).await;
             }
         }
@@ -195,7 +195,7 @@ async fn serve(
             command = commands.recv() => {
                 let Some(command) = command else { return REOPEN_PAUSE };
                 let Some(request) = request_for(command, open) else { continue };
-                if stream.requests.send(request).is_err() {
+                if stream.requests.send(&request).is_err() {
                     return REOPEN_PAUSE;
                 }
             }
@@ -210,7 +210,7 @@ async fn serve(
                     any_begun |= response.created;
                     if let Some(watch_id) = notify(&response, open) {
                         // If the stream has ended, so have its watches.
-                        let _stream_ended = stream.requests.send(cancel(watch_id));
+                        let _stream_ended = stream.requests.send(&cancel(watch_id));
                     }
                 }
                 Some(Err(status)) => {

@@ -5,12 +5,11 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use tokio::sync::Mutex;
-use tonic::Status;
-use tonic::metadata::{Ascii, MetadataValue};
+use futures_util::future::{BoxFuture, Shared};
+use hyper::header::HeaderValue;
 
 use super::grpc::{Method, unary};
+use super::status::Status;
 use super::{ActiveEndpoint, Connection};
 use crate::backends::etcd::error::{permission_is_denied, unexpected};
 use crate::backends::etcd::layout::messages::{
@@ -18,6 +17,7 @@ use crate::backends::etcd::layout::messages::{
 };
 use crate::backends::etcd::layout::{RANGE, get};
 use crate::error::{Error, Result};
+use crate::support::sync::Mutex;
 
 const AUTHENTICATE: Method = Method("/etcdserverpb.Auth/Authenticate");
 /// How long a login may take; with several endpoints half of it, so that there is time for another.
@@ -27,8 +27,9 @@ const LOGIN_LIMIT: Duration = Duration::from_secs(3);
 pub(crate) struct Login {
     user: String,
     password: String,
-    /// Locked by the request that waits for the login. A request that is dropped leaves the login
-    /// here for the next one to wait for: if each began its own, none would end on a slow server.
+    /// All requests wait for the same login, and any of them takes it further: none depends on
+    /// another, which may stall. A request that is dropped leaves the login here for the next one:
+    /// if each began its own, none would end on a slow server.
     under_way: Mutex<Option<PendingLogin>>,
 }
 
@@ -39,13 +40,14 @@ pub(super) enum Token {
     None,
     /// The server does not want any.
     NotNeeded,
-    Given(MetadataValue<Ascii>),
+    Given(HeaderValue),
 }
 
+#[derive(Clone)]
 struct PendingLogin {
     active: ActiveEndpoint,
     end: Instant,
-    response: BoxFuture<'static, Result<AuthenticateResponse, Status>>,
+    response: Shared<BoxFuture<'static, Result<AuthenticateResponse, Status>>>,
 }
 
 impl Login {
@@ -66,38 +68,55 @@ impl Login {
     }
 
     async fn one_at_a_time(&self, connection: &Connection) -> Result<ActiveEndpoint> {
-        let mut under_way = self.under_way.lock().await;
         loop {
             let active = connection.active.lock().clone();
             if active.token != Token::None {
                 return Ok(active);
             }
-            let is_current = |pending: &PendingLogin| {
-                pending.active.generation == active.generation && pending.end > Instant::now()
-            };
-            let current = match under_way.take().filter(is_current) {
-                Some(pending) => under_way.insert(pending),
-                None => under_way.insert(self.begin(connection, active)),
-            };
-            let active = current.active.clone();
-            let response = tokio::time::timeout_at(current.end.into(), &mut current.response).await;
-            *under_way = None;
+            let pending = self.join(connection, active);
+            let response = tokio::time::timeout_at(pending.end.into(), pending.response.clone());
+            let response = response.await;
+            // One of those who waited does what follows from it. The others find the token, or
+            // have the same error.
+            let is_first = self.take(&pending);
             match response {
+                Ok(Ok(_)) if !is_first => {}
                 Ok(Ok(AuthenticateResponse { token })) => {
                     let token = token.parse().map_err(|_| unexpected("the token is not text"))?;
                     return Ok(connection.set_token(Token::Given(token)));
                 }
-                Ok(Err(status)) if status.message().contains("authentication is not enabled") => {
-                    return Ok(connection.set_token(Token::NotNeeded));
+                Ok(Err(status)) if status.message.contains("authentication is not enabled") => {
+                    if is_first {
+                        return Ok(connection.set_token(Token::NotNeeded));
+                    }
                 }
                 Ok(Err(status)) => {
-                    connection.react_to(&status, active.generation);
-                    return Err(connection.explain(status, &active));
+                    connection.react_to(&status, pending.active.generation);
+                    return Err(connection.explain(status, &pending.active));
                 }
                 // The next endpoint may respond, if the request has time left.
-                Err(_) => connection.move_on(active.generation),
+                Err(_) => connection.move_on(pending.active.generation),
             }
         }
+    }
+
+    /// The login that is under way at this endpoint; begins one if there is none.
+    fn join(&self, connection: &Connection, active: ActiveEndpoint) -> PendingLogin {
+        let is_current = |pending: &PendingLogin| {
+            pending.active.generation == active.generation && pending.end > Instant::now()
+        };
+        let mut under_way = self.under_way.lock();
+        match under_way.take().filter(is_current) {
+            Some(pending) => under_way.insert(pending).clone(),
+            None => under_way.insert(self.begin(connection, active)).clone(),
+        }
+    }
+
+    /// Whether this login was still under way until now.
+    fn take(&self, ended: &PendingLogin) -> bool {
+        let mut under_way = self.under_way.lock();
+        let is_same = |pending: &mut PendingLogin| pending.response.ptr_eq(&ended.response);
+        under_way.take_if(is_same).is_some()
     }
 
     fn begin(&self, connection: &Connection, active: ActiveEndpoint) -> PendingLogin {
@@ -106,7 +125,8 @@ impl Login {
         let is_alone = connection.endpoints.len() == 1;
         let limit = if is_alone { LOGIN_LIMIT } else { LOGIN_LIMIT / 2 };
         let ActiveEndpoint { channel, token, .. } = active.clone();
-        let response = async move { unary(&channel, &token, AUTHENTICATE, request).await }.boxed();
+        let response =
+            async move { unary(&channel, &token, AUTHENTICATE, request).await }.boxed().shared();
         PendingLogin { active, end: Instant::now() + limit, response }
     }
 }

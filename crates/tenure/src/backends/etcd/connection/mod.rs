@@ -11,10 +11,14 @@
 //! Requests are retried until there is a response or their time is up, so that only requests that
 //! may be carried out twice are sent through [`Connection::call`]. Its response says whether an
 //! earlier attempt may still arrive at the server. `login` gets the token that requests carry,
-//! `grpc` is one attempt, and `error` says what a failure means.
+//! `grpc` is one attempt, `status` how it failed, and `error` says what that means. `channel` makes
+//! the connection to a member, and `wire` is that connection.
 
+mod channel;
 mod grpc;
 mod login;
+mod status;
+mod wire;
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -22,13 +26,13 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use prost::Message;
 use tokio::sync::watch;
-use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
 
+use self::channel::{Channel, MemberAddress};
 pub(crate) use self::grpc::{Duplex, Method};
-use self::grpc::{channel, endpoint, open_stream, unary};
+use self::grpc::{open_stream, unary};
 use self::login::Token;
 pub(crate) use self::login::{Login, check_login};
+pub(crate) use self::status::{Code, Status};
 use super::error::{RetryAction, from_status, is_refused, retry_action, unreachable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::support::backoff::Backoff;
@@ -47,9 +51,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The endpoints of the URL, and the one in use.
 pub(crate) struct Connection {
-    endpoints: Vec<Endpoint>,
-    /// Makes encrypted connections, if the URL wants them.
-    dial: Option<Dial>,
+    endpoints: Vec<MemberAddress>,
+    /// Makes connections, encrypted if the URL wants that.
+    dial: Dial,
     login: Option<Login>,
     active: Mutex<ActiveEndpoint>,
     /// The generation of `active`, for the tasks that have streams open.
@@ -82,13 +86,13 @@ impl Connection {
         login: Option<Login>,
         tls: Option<Tls>,
     ) -> Result<Connection> {
-        let endpoints = hosts.iter().map(endpoint).collect::<Result<Vec<_>>>()?;
-        let dial = tls.map(|tls| Dial::new(Some(tls), HTTP2));
+        let endpoints = hosts.iter().map(MemberAddress::new).collect::<Result<Vec<_>>>()?;
+        let dial = Dial::new(tls, HTTP2);
         let first = endpoints.first().ok_or_else(|| {
             Error::new(ErrorKind::Invalid, "the etcd URL names no host; try etcd://127.0.0.1:2379")
         })?;
         let token = if login.is_some() { Token::None } else { Token::NotNeeded };
-        let channel = channel(first, dial.as_ref());
+        let channel = Channel::new(first, &dial);
         let active = Mutex::new(ActiveEndpoint { generation: 0, index: 0, channel, token });
         Ok(Connection { endpoints, dial, login, active, generation: watch::Sender::new(0) })
     }
@@ -151,7 +155,7 @@ impl Connection {
         let active = self.active_with_token(Instant::now() + limit).await;
         let token = active.map_or(Token::None, |active| active.token);
         let calls = self.endpoints.iter().map(|endpoint| {
-            let channel = channel(endpoint, self.dial.as_ref());
+            let channel = Channel::new(endpoint, &self.dial);
             let token = token.clone();
             let request = request.clone();
             async move {
@@ -160,7 +164,7 @@ impl Connection {
                     Ok(response) => response.map_err(from_status),
                     Err(_) => Err(Error::timed_out("etcd", limit)),
                 };
-                (host_of(endpoint), response)
+                (endpoint.host().to_owned(), response)
             }
         });
         join_all(calls).await
@@ -173,7 +177,11 @@ impl Connection {
         A: Message + Default + 'static,
     {
         let active = self.active_with_token(Instant::now() + OPEN_LIMIT).await?;
-        Ok(open_stream(active.channel, &active.token, active.generation, method))
+        let opened = open_stream(&active.channel, &active.token, active.generation, method).await;
+        opened.map_err(|status| {
+            self.react_to(&status, active.generation);
+            self.explain(status, &active)
+        })
     }
 
     /// Moves on from the endpoint of this generation to the next one, unless that has been done.
@@ -185,7 +193,7 @@ impl Connection {
             return;
         }
         active.index = (active.index + 1) % self.endpoints.len();
-        active.channel = channel(&self.endpoints[active.index], self.dial.as_ref());
+        active.channel = Channel::new(&self.endpoints[active.index], &self.dial);
         self.begin_generation(&mut active);
     }
 
@@ -231,7 +239,7 @@ impl Connection {
         pending.finish();
         response.unwrap_or_else(|_| {
             let message = format!("no response within {} ms", limit.as_millis());
-            Err(Status::deadline_exceeded(message))
+            Err(Status::new(Code::DeadlineExceeded, message))
         })
     }
 
@@ -263,7 +271,7 @@ impl Connection {
         active.clone()
     }
 
-    /// Endpoint or token are new: streams that were opened before are to be opened again.
+    /// MemberAddress or token are new: streams that were opened before are to be opened again.
     fn begin_generation(&self, active: &mut ActiveEndpoint) {
         active.generation += 1;
         self.generation.send_replace(active.generation);
@@ -271,14 +279,14 @@ impl Connection {
 
     /// The error, with the endpoint if that could not even be reached.
     fn explain(&self, status: Status, active: &ActiveEndpoint) -> Error {
-        let host = host_of(&self.endpoints[active.index]);
-        unreachable(&host, &status).unwrap_or_else(|| from_status(status))
+        let host = self.endpoints[active.index].host();
+        unreachable(host, &status).unwrap_or_else(|| from_status(status))
     }
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hosts: Vec<_> = self.endpoints.iter().map(host_of).collect();
+        let hosts: Vec<_> = self.endpoints.iter().map(MemberAddress::host).collect();
         write!(f, "etcd://{}", hosts.join(","))
     }
 }
@@ -308,8 +316,4 @@ impl Drop for PendingRequest<'_> {
             self.connection.move_on(self.generation);
         }
     }
-}
-
-fn host_of(endpoint: &Endpoint) -> String {
-    endpoint.uri().authority().map(ToString::to_string).unwrap_or_default()
 }
