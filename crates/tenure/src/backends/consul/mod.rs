@@ -39,6 +39,7 @@ mod snapshot;
 mod wait;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -66,7 +67,7 @@ const WATCHES_MAX: usize = 16;
 pub(crate) async fn open(url: Url) -> Result<Consul> {
     let config = Config::from_url(url)?;
     let http = HttpClient::new(&config)?;
-    let api = Api { http, node: config.node };
+    let api = Arc::new(Api { http, node: config.node });
     api.read("tenure").await?;
     let min_ttl = match config.min_ttl {
         Some(min) => min,
@@ -78,7 +79,7 @@ pub(crate) async fn open(url: Url) -> Result<Consul> {
     };
     let context = Context {
         api,
-        sessions: SessionsByTtl::default(),
+        sessions: Arc::default(),
         claims: ClientClaims::default(),
         lock_delay: config.lock_delay,
         min_ttl,
@@ -107,8 +108,8 @@ pub struct Consul {
 
 /// What the operations of the backend work with.
 struct Context {
-    api: Api,
-    sessions: SessionsByTtl,
+    api: Arc<Api>,
+    sessions: Arc<SessionsByTtl>,
     claims: ClientClaims,
     lock_delay: Duration,
     min_ttl: Duration,
