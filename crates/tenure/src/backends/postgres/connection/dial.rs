@@ -1,16 +1,14 @@
-//! Dials one host: TCP or Unix socket, TLS, login, and the task that drives the connection.
+//! Dials one host: TCP or Unix socket, TLS, login.
 
 use std::sync::Arc;
-use std::task::Context;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::{AsyncMessage, CancelToken, Client, NoTls};
+use tokio_postgres::{CancelToken, Client, NoTls};
 
+use super::drive::Driven;
 use super::encrypt::TlsHandshake;
 use crate::backends::postgres::config::Config;
 use crate::backends::postgres::error;
@@ -29,10 +27,10 @@ pub(crate) struct Endpoint {
     tls: Option<Tls>,
 }
 
-/// An open connection that a task drives.
+/// An open connection that is driven.
 pub(crate) struct Dialed {
     pub(crate) client: Client,
-    pub(crate) driver: AbortHandle,
+    pub(crate) driven: Driven,
     /// Its sender is dropped when the connection ends.
     pub(crate) ended: watch::Receiver<()>,
 }
@@ -56,26 +54,26 @@ impl Endpoint {
         }
         let (ending, ended) = watch::channel(());
         let refused = |error| error::from_connect(config, &self.host, self.port, error);
-        let (client, driver) = if let Some(path) = self.unix_socket() {
+        let (client, driven) = if let Some(path) = self.unix_socket() {
             let stream = UnixStream::connect(path).await.map_err(|error| self.unreached(error))?;
             let connected = login.connect_raw(stream, NoTls).await.map_err(refused)?;
-            (connected.0, drive(connected.1, push.clone(), ending))
+            (connected.0, Driven::start(connected.1, push.clone(), ending))
         } else {
             let stream = self.connect_tcp().await.map_err(|error| self.unreached(error))?;
             match &self.tls {
                 None => {
                     let connected = login.connect_raw(stream, NoTls).await.map_err(refused)?;
-                    (connected.0, drive(connected.1, push.clone(), ending))
+                    (connected.0, Driven::start(connected.1, push.clone(), ending))
                 }
                 Some(tls) => {
                     let handshake = TlsHandshake { tls, host: &self.host };
                     let connected = login.ssl_mode(SslMode::Require).connect_raw(stream, handshake);
                     let connected = connected.await.map_err(refused)?;
-                    (connected.0, drive(connected.1, push.clone(), ending))
+                    (connected.0, Driven::start(connected.1, push.clone(), ending))
                 }
             }
         };
-        Ok(Dialed { client, driver, ended })
+        Ok(Dialed { client, driven, ended })
     }
 
     /// Tells the server to end a statement whose response is no longer awaited. A server process
@@ -113,43 +111,6 @@ impl Endpoint {
 
     fn unreached(&self, error: std::io::Error) -> Error {
         error::from_io(&self.host, self.port, error)
-    }
-}
-
-/// Drives the connection in a task until it ends or is closed, and delivers pushed messages.
-fn drive<S, T>(
-    mut connection: tokio_postgres::Connection<S, T>,
-    push: Arc<PushRouter>,
-    ending: watch::Sender<()>,
-) -> AbortHandle
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-{
-    let task = async move {
-        let _on_disconnect = OnDisconnect { push: push.clone(), _ending: ending };
-        let poll = |context: &mut Context<'_>| connection.poll_message(context);
-        let mut messages = futures_util::stream::poll_fn(poll);
-        while let Some(Ok(message)) = messages.next().await {
-            if let AsyncMessage::Notification(notification) = message {
-                push.deliver(notification.payload());
-            }
-        }
-    };
-    tokio::spawn(task).abort_handle()
-}
-
-/// Dropped when the driver ends, also when it is aborted: pushed messages may be missed from now
-/// on.
-struct OnDisconnect {
-    push: Arc<PushRouter>,
-    /// Dropping it wakes every [`Connection::until_closed`](super::Connection::until_closed).
-    _ending: watch::Sender<()>,
-}
-
-impl Drop for OnDisconnect {
-    fn drop(&mut self) {
-        self.push.recheck_all();
     }
 }
 

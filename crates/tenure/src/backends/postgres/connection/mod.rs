@@ -1,18 +1,21 @@
 //! Connections to the server.
 //!
 //! - here: [`Connection`], one connection with a limit on every statement
-//! - `dial`: TCP or Unix socket, TLS, login, and the task that drives a connection
+//! - `dial`: TCP or Unix socket, TLS, login
+//! - `drive`: who writes statements and reads responses
 //! - `encrypt`: the TLS handshake
 //! - `pool`: the few connections of a client that hold no lock themselves
 //! - `pooler`: finds out whether a transaction pooler is in front of the server
 //! - `setup`: the settings of a session or transaction that locks depend on
 //! - `statement`: a statement and its parameters
 //!
-//! A statement runs in a task of its own. Its caller may be dropped while the statement goes on:
-//! dropping a future must not leave half a transaction on a connection that others use, and a
-//! connection that does not respond has to be detected also when no caller waits for it.
+//! A statement is executed by the future of its caller. A caller that is dropped while it goes on
+//! leaves it to a task of its own: dropping a future must not leave half a transaction on a
+//! connection that others use, and a connection that does not respond has to be detected also when
+//! no caller waits for it.
 
 pub(crate) mod dial;
+pub(crate) mod drive;
 pub(crate) mod encrypt;
 pub(crate) mod pool;
 pub(crate) mod pooler;
@@ -25,11 +28,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dial::{Dialed, Endpoint};
+use drive::Driven;
 use futures_util::future::join3;
 use setup::TRANSACTION_SETUP;
 use statement::{Sql, SqlValue};
 use tokio::sync::{oneshot, watch};
-use tokio::task::AbortHandle;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, SimpleQueryMessage, Statement};
 
@@ -60,7 +63,7 @@ pub(crate) struct Connection {
     /// How many statements have no response yet.
     in_flight: AtomicUsize,
     closed: AtomicBool,
-    driver: AbortHandle,
+    driven: Arc<Driven>,
     /// Its sender is dropped when the connection ends.
     ended: watch::Receiver<()>,
     /// The id of the server process.
@@ -99,7 +102,7 @@ impl Connection {
         setup: &str,
         endpoint: Endpoint,
     ) -> Result<Connection> {
-        let Dialed { client, driver, ended } = endpoint.dial(config, push).await?;
+        let Dialed { client, driven, ended } = endpoint.dial(config, push).await?;
         let mut connection = Connection {
             client,
             endpoint,
@@ -109,7 +112,7 @@ impl Connection {
             transaction: tokio::sync::Mutex::default(),
             in_flight: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
-            driver,
+            driven: Arc::new(driven),
             ended,
             pid: 0,
             version: 0,
@@ -179,19 +182,25 @@ impl Connection {
         self.run(call).await
     }
 
-    /// Runs a call in a task of its own.
+    /// Runs a call to its end, also if this future is dropped.
     async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         call: impl Future<Output = Result<T, tokio_postgres::Error>> + Send + 'static,
     ) -> Result<T> {
-        let (sender, receiver) = oneshot::channel();
         let connection = self.clone();
         connection.in_flight.fetch_add(1, Ordering::Relaxed);
-        tokio::spawn(async move {
+        let call = async move {
             let response = connection.within_limit(call).await;
             connection.in_flight.fetch_sub(1, Ordering::Relaxed);
+            response
+        };
+        if !self.pooled {
+            return self.driven.in_place(call).await;
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.driven.spawn(async move {
             // The caller may have been dropped.
-            let _ignored = sender.send(response);
+            let _ignored = sender.send(call.await);
         });
         receiver.await.unwrap_or_else(|_| Err(error::closed()))
     }
@@ -297,7 +306,7 @@ impl Connection {
     /// Ends the connection now, also if statements have no response yet.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        self.driver.abort();
+        self.driven.close();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
