@@ -25,6 +25,7 @@ type figures struct {
 	P99       float64 `json:"p99_us"`
 	Max       float64 `json:"max_us"`
 	Grants    []int   `json:"grants"`
+	Total     int     `json:"total"`
 	Error     *string `json:"error"`
 }
 
@@ -96,6 +97,10 @@ func run(tasks []Task, hot bool, hold time.Duration, goOn func(int, time.Time) b
 					return
 				}
 				waited := time.Since(began)
+				// A grant after the end, when others have stopped, says nothing about fairness.
+				if goOn(grants[n], start) {
+					grants[n]++
+				}
 				if hold > 0 {
 					time.Sleep(hold)
 				}
@@ -107,7 +112,6 @@ func run(tasks []Task, hot bool, hold time.Duration, goOn func(int, time.Time) b
 				} else {
 					times[n] = append(times[n], float64(time.Since(began).Nanoseconds())/1e3)
 				}
-				grants[n]++
 			}
 		}()
 	}
@@ -121,6 +125,7 @@ func run(tasks []Task, hot bool, hold time.Duration, goOn func(int, time.Time) b
 		all = append(all, times[n]...)
 	}
 	sort.Float64s(all)
+	answer.Total = len(all)
 	if len(all) > 0 {
 		last := len(all) - 1
 		answer.P50, answer.P99, answer.Max = all[last*50/100], all[last*99/100], all[last]

@@ -49,8 +49,8 @@ pub(crate) fn measure(
             let mut ignored = Series::default();
             let (millis, series) =
                 if round == 0 { (300, &mut ignored) } else { (ROUND_MS, &mut series[number]) };
-            let command = format!("hot {millis} {tasks} {}", contention.hold_ms);
-            let wait = one_round(processes, &command, group.requests, server, series)
+            let order = (millis, format!("hot {millis} {tasks} {}", contention.hold_ms));
+            let wait = one_round(processes, &order, group.requests, server, series)
                 .with_context(|| group.name.clone())?;
             if round > 0 {
                 longest[number] = f64::max(longest[number], wait);
@@ -95,7 +95,7 @@ pub(crate) fn compare_tasks(
 /// One round of one group; the longest wait in µs.
 fn one_round(
     processes: &mut [Process],
-    command: &str,
+    (millis, command): &(u64, String),
     requests: &[&str],
     server: &Server,
     series: &mut Series,
@@ -116,9 +116,11 @@ fn one_round(
         .flat_map(|answer| answer["grants"].as_array().into_iter().flatten())
         .filter_map(Value::as_f64)
         .collect();
-    let total: f64 = grants.iter().sum();
-    series.add("us_per_op", most("elapsed_us") / total);
-    series.add("grants_per_s", total * 1e6 / most("elapsed_us"));
+    let counted: f64 = grants.iter().sum();
+    series.add("us_per_op", *millis as f64 * 1e3 / counted);
+    series.add("grants_per_s", counted * 1e3 / *millis as f64);
+    // Costs are also of those who were served after the end.
+    let total: f64 = figures("total").iter().sum();
     series.add("fewest_grants", grants.iter().copied().fold(f64::INFINITY, f64::min));
     series.add("most_grants", grants.iter().copied().fold(0.0, f64::max));
     series.add("p50_us", crate::warm::median(figures("p50_us")));

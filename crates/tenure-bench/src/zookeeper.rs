@@ -43,9 +43,10 @@ pub(crate) fn compare_warm(plan: Plan) -> Result<Vec<Table>> {
     let node = cluster.node();
     let runtime = crate::workers()?;
     let bare = runtime.block_on(Client::connect(&cluster.hosts()))?;
-    let container = CreateMode::Container.with_acls(Acls::anyone_all());
+    // A container that is empty for a moment would be deleted.
+    let folder = CreateMode::Persistent.with_acls(Acls::anyone_all());
     for number in 0..FEW {
-        runtime.block_on(bare.mkdir(&format!("/bare{number}"), &container))?;
+        runtime.block_on(bare.mkdir(&format!("/bare{number}"), &folder))?;
     }
     let three = |number| Three(bare.clone(), format!("/bare{number}"));
     let mut entries =

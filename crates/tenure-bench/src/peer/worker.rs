@@ -159,11 +159,13 @@ async fn run(
     let start = Instant::now();
     let tasks = contenders.map(|mut contender| {
         tokio::spawn(async move {
-            let mut times = Vec::new();
+            let (mut times, mut grants) = (Vec::new(), 0);
             while go_on(times.len(), start) {
                 let began = Instant::now();
                 contender.acquire().await?;
                 let waited = began.elapsed();
+                // A grant after the end, when others have stopped, says nothing about fairness.
+                grants += usize::from(go_on(times.len(), start));
                 if !hold.is_zero() {
                     tokio::time::sleep(hold).await;
                 }
@@ -171,16 +173,18 @@ async fn run(
                 let time = if contender.hot { waited } else { began.elapsed() };
                 times.push(time.as_secs_f64() * 1e6);
             }
-            anyhow::Ok(times)
+            anyhow::Ok((times, grants))
         })
     });
-    let done: Vec<Vec<f64>> = try_join_all(tasks).await?.into_iter().collect::<Result<Vec<_>>>()?;
+    let done: Vec<(Vec<f64>, usize)> =
+        try_join_all(tasks).await?.into_iter().collect::<Result<Vec<_>>>()?;
     let elapsed = start.elapsed();
-    let grants: Vec<usize> = done.iter().map(Vec::len).collect();
-    let mut all = done.concat();
+    let grants: Vec<usize> = done.iter().map(|(_, grants)| *grants).collect();
+    let mut all: Vec<f64> = done.into_iter().flat_map(|(times, _)| times).collect();
     all.sort_unstable_by(f64::total_cmp);
     Ok(json!({
         "elapsed_us": elapsed.as_secs_f64() * 1e6, "grants": grants,
+        "total": all.len(),
         "p50_us": percentile(&all, 50), "p99_us": percentile(&all, 99),
         "max_us": percentile(&all, 100),
     }))
