@@ -50,10 +50,11 @@ pub(crate) fn measure(
             let (millis, series) =
                 if round == 0 { (300, &mut ignored) } else { (ROUND_MS, &mut series[number]) };
             let order = (millis, format!("hot {millis} {tasks} {}", contention.hold_ms));
-            let wait = one_round(processes, &order, group.requests, server, series)
-                .with_context(|| group.name.clone())?;
-            if round > 0 {
-                longest[number] = f64::max(longest[number], wait);
+            match one_round(processes, &order, group.requests, server, series) {
+                Ok(wait) if round > 0 => longest[number] = f64::max(longest[number], wait),
+                Ok(_) => {}
+                // One that fails is left out.
+                Err(reason) => group.processes = Err(reason),
             }
         }
     }
