@@ -23,9 +23,25 @@ func main() {
 		if err != nil {
 			return Task{}, err
 		}
+		// Each Lock leaves a request open that watches the key, until that sees the release. The
+		// server refuses more than 200 connections of a client.
+		watching := []<-chan struct{}{}
 		return Task{
-			Acquire: func() error { _, err := lock.Lock(nil); return err },
-			Release: lock.Unlock,
+			Acquire: func() error {
+				lost, err := lock.Lock(nil)
+				watching = append(watching, lost)
+				return err
+			},
+			Release: func() error {
+				if err := lock.Unlock(); err != nil {
+					return err
+				}
+				if len(watching) > 1 {
+					<-watching[0]
+					watching = watching[1:]
+				}
+				return nil
+			},
 		}, nil
 	})
 }

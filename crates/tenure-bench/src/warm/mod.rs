@@ -227,10 +227,12 @@ fn one_turn(
     Ok(())
 }
 
-/// The middle value, or "not a number" of none.
+/// The middle value, or the mean of the two in the middle; "not a number" of none.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    let middle =
+        &values[values.len().saturating_sub(1) / 2..values.len() / 2 + 1.min(values.len())];
+    middle.iter().sum::<f64>() / middle.len() as f64
 }
 
 /// The value below which so many percent lie, of sorted ones.
@@ -272,6 +274,7 @@ mod tests {
     fn a_missing_figure_is_no_number() {
         assert!(median(Vec::new()).is_nan());
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![3.0, 1.0]), 2.0);
         assert_eq!(percentile(&[1.0, 2.0, 3.0], 50), 2.0);
     }
 
