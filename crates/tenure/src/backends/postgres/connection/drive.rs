@@ -33,12 +33,12 @@ type PollMessage = Box<
 
 thread_local! {
     /// What this thread sends at the moment.
-    static SENDING: Cell<Sending> = const { Cell::new(Sending::Nothing) };
+    static SENDING: Cell<SendState> = const { Cell::new(SendState::Nothing) };
 }
 
 /// What a thread sends. Connections are told apart by an address, which is never followed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sending {
+enum SendState {
     Nothing,
     /// A statement to this connection.
     To(usize),
@@ -47,11 +47,11 @@ enum Sending {
 }
 
 /// Restores what was there before, also after a panic.
-struct SendingScope {
-    outer: Sending,
+struct SendScope {
+    outer: SendState,
 }
 
-impl Drop for SendingScope {
+impl Drop for SendScope {
     fn drop(&mut self) {
         SENDING.set(self.outer);
     }
@@ -78,7 +78,7 @@ impl Driven {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let quiet = Arc::new(QuietWaker::default());
+        let quiet = Arc::new(StatementWaker::default());
         let driver = Arc::new(SharedDriver::new(MessageDriver {
             poll_message: Box::new(move |context| connection.poll_message(context)),
             waker: Waker::from(quiet.clone()),
@@ -120,9 +120,9 @@ impl Driven {
 
     /// Does something that may send a statement, and then drives the connection if it did.
     fn send<T>(&self, work: impl FnOnce() -> T) -> T {
-        let scope = SendingScope { outer: SENDING.replace(Sending::To(self.address)) };
+        let scope = SendScope { outer: SENDING.replace(SendState::To(self.address)) };
         let output = work();
-        let has_sent = SENDING.get() == Sending::Sent(self.address);
+        let has_sent = SENDING.get() == SendState::Sent(self.address);
         drop(scope);
         if has_sent {
             self.driver.drive();
@@ -163,7 +163,7 @@ impl<T: Send + 'static> Drop for InPlaceCall<T> {
 /// Drives the connection and delivers pushed messages.
 struct MessageDriver {
     poll_message: PollMessage,
-    quiet: Arc<QuietWaker>,
+    quiet: Arc<StatementWaker>,
     /// Wakes `quiet`.
     waker: Waker,
     on_disconnect: OnDisconnect,
@@ -188,17 +188,17 @@ impl Drive for MessageDriver {
 
 /// Wakes the background, unless the thread that wakes it is about to drive the connection itself.
 #[derive(Default)]
-struct QuietWaker {
+struct StatementWaker {
     background: futures_util::task::AtomicWaker,
 }
 
-impl QuietWaker {
+impl StatementWaker {
     fn address(self: &Arc<Self>) -> usize {
         Arc::as_ptr(self).addr()
     }
 }
 
-impl Wake for QuietWaker {
+impl Wake for StatementWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -206,10 +206,10 @@ impl Wake for QuietWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         let address = self.address();
         // Without the thread's variables, because the thread ends, nothing is being sent.
-        let sending = SENDING.try_with(Cell::get).unwrap_or(Sending::Nothing);
-        if sending == Sending::To(address) {
-            SENDING.set(Sending::Sent(address));
-        } else if sending != Sending::Sent(address) {
+        let sending = SENDING.try_with(Cell::get).unwrap_or(SendState::Nothing);
+        if sending == SendState::To(address) {
+            SENDING.set(SendState::Sent(address));
+        } else if sending != SendState::Sent(address) {
             self.background.wake();
         }
     }
