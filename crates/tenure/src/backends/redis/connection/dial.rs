@@ -148,7 +148,7 @@ impl Dialer {
 
     async fn connect_socket(&self, address: &Address) -> std::io::Result<Socket> {
         let tcp = match address {
-            Address::Unix(path) => return Ok(UnixStream::connect(path).await?.into()),
+            Address::Unix(path) => return Socket::unix(UnixStream::connect(path).await?),
             Address::Tcp(host, port) => TcpStream::connect((host.as_str(), *port)).await?,
         };
         tcp.set_nodelay(true)?;
@@ -159,7 +159,7 @@ impl Dialer {
             sockopt::set_tcp_keepintvl(&tcp, KEEP_ALIVE / 3)?;
             sockopt::set_tcp_user_timeout(&tcp, UNACKNOWLEDGED_MS)?;
         }
-        Ok(tcp.into())
+        Socket::tcp(tcp)
     }
 }
 

@@ -138,23 +138,31 @@ impl Wire {
         if !is_alone || std::thread::current().id() == self.thread {
             return self.request(bytes).await;
         }
-        let is_allowed = self.short_wait.is_allowed();
-        let sent = Instant::now();
-        let mut reply = self.send(bytes, None);
-        if is_allowed {
-            if self.socket.wait_readable(short_wait::LIMIT) {
-                self.driver.drive();
-            }
-            let response = reply.try_recv();
-            self.short_wait.on_wait(response.is_err());
-            if let Ok(response) = response {
+        if self.short_wait.is_allowed() {
+            let mut reply = self.send_and_wait(bytes);
+            if let Ok(response) = reply.try_recv() {
                 return response;
             }
             return reply.await.unwrap_or_else(|_| Err(broken().into()));
         }
+        let sent = Instant::now();
+        let reply = self.send(bytes, None);
         let response = reply.await.unwrap_or_else(|_| Err(broken().into()));
         self.short_wait.on_response(sent.elapsed());
         response
+    }
+
+    /// Sends a request, and waits for the response on this thread for a moment. Meanwhile the
+    /// background is not woken by what arrives.
+    fn send_and_wait(&self, bytes: Vec<u8>) -> oneshot::Receiver<Response> {
+        let held_back = self.socket.hold_back();
+        let reply = self.send(bytes, None);
+        let readable = held_back.wait_readable(short_wait::LIMIT);
+        if readable {
+            self.driver.drive();
+        }
+        self.short_wait.on_wait(!readable);
+        reply
     }
 
     /// Sends a request that is confirmed by a pushed message of this kind about this channel.
