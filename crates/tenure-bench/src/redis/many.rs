@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use futures_util::{StreamExt, TryStreamExt};
 use tenure::{Client, Config, Event, Guard};
 use tenure_servers::wire::redis::execute;
@@ -19,6 +19,8 @@ use crate::warm::Plan;
 /// In this order: memory that the allocator keeps would hide what a smaller number needs.
 const COUNTS: [usize; 3] = [1000, 10_000, 100_000];
 const MILLION: usize = 1_000_000;
+/// The longest time for the release of all locks.
+const RELEASE_LIMIT: Duration = Duration::from_secs(300);
 /// How often the leases are looked at.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -88,7 +90,10 @@ fn held(locks: usize) -> Result<Row> {
     let start = Instant::now();
     drop(guards);
     row.set("drop_s", start.elapsed().as_secs_f64());
-    runtime.block_on(client.flush())?;
+    // A flush gives up after a while; the releaser does not.
+    while let Err(error) = runtime.block_on(client.flush()) {
+        ensure!(start.elapsed() < RELEASE_LIMIT, "{error}");
+    }
     row.set("release_s", start.elapsed().as_secs_f64());
     Ok(row)
 }
