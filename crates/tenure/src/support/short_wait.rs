@@ -8,8 +8,8 @@
 //!
 //! That is only right if two things hold, and both are found out by doing without it now and then:
 //!
-//! - **The server responds so soon.** A wait that was in vain costs [`LIMIT`]. Each one makes the
-//!   next attempt rarer.
+//! - **The server responds so soon.** A wait that was in vain costs [`LIMIT`]. Several of them make
+//!   the next attempt rarer.
 //! - **No other task of this thread wants the connection too.** While a thread waits, its other
 //!   tasks do not run, and what they would have sent is not sent. A request that is awaited in the
 //!   usual way lets them run: if one of them sends a request meanwhile, there is more than one
@@ -91,9 +91,13 @@ impl ShortWait {
     /// A caller waited on its own thread.
     pub(crate) fn on_wait(&self, in_vain: bool) {
         if in_vain {
-            self.allowed.store(0, Ordering::Relaxed);
-            let needed = self.calm_needed.load(Ordering::Relaxed);
-            self.calm_needed.store((needed * 4).min(CALM_MAX), Ordering::Relaxed);
+            // One may be chance, on a busy machine. Several in a row are not.
+            let allowed = self.allowed.load(Ordering::Relaxed) / 4;
+            self.allowed.store(allowed, Ordering::Relaxed);
+            if allowed == 0 {
+                let needed = self.calm_needed.load(Ordering::Relaxed);
+                self.calm_needed.store((needed * 4).min(CALM_MAX), Ordering::Relaxed);
+            }
         } else if self.allowed.load(Ordering::Relaxed) == 0 {
             // A whole series of waits has succeeded.
             self.calm_needed.store(CALM_MIN, Ordering::Relaxed);
@@ -162,6 +166,6 @@ mod tests {
                 wait.on_wait(true);
             }
         }
-        assert!(requests < 10, "{requests} waits in vain");
+        assert!(requests < 30, "{requests} waits in vain");
     }
 }
