@@ -18,6 +18,10 @@
 //! at the server, after the claim was released. So a connection with an unknown outcome is
 //! abandoned, and the task's next connection kills it and waits until its named lock is free
 //! before it executes anything else. For this reason tenure needs no tombstones on MySQL.
+//!
+//! **A connection that holds locks** frees them when it ends. The client knows at once that it has
+//! abandoned one, and the holder has to be told before another client can be granted: so it is
+//! closed a moment later ([`LOSS_NOTICE`]), and renewals that find it abandoned send nothing.
 
 pub(super) mod open;
 mod queue;
@@ -47,6 +51,9 @@ const FRESH: Duration = Duration::from_secs(20);
 const FRESH_ONCE: Duration = Duration::from_secs(1);
 /// Limit for a request whose response is not awaited.
 const DETACHED_LIMIT: Duration = Duration::from_secs(2);
+/// How long an abandoned connection that may hold locks is kept open: the holder has to learn of
+/// the loss before the server frees them.
+const LOSS_NOTICE: Duration = Duration::from_millis(250);
 /// How long the orderly end of a connection may take.
 pub(super) const DISCONNECT_LIMIT: Duration = Duration::from_secs(1);
 
@@ -322,8 +329,12 @@ impl ConnectionTask {
         if let Some(open) = self.conn.take() {
             self.abandoned.push(open.id);
             self.id_sender.send_replace(None);
-            // Dropped without this, the client library would first read all remaining responses.
-            tokio::spawn(tokio::time::timeout(DISCONNECT_LIMIT, open.conn.disconnect()));
+            let notice = if self.options.holds_locks { LOSS_NOTICE } else { Duration::ZERO };
+            tokio::spawn(async move {
+                tokio::time::sleep(notice).await;
+                // Dropped without this, the client library would first read all that is left.
+                drop(tokio::time::timeout(DISCONNECT_LIMIT, open.conn.disconnect()).await);
+            });
         }
     }
 }
