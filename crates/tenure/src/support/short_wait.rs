@@ -24,12 +24,14 @@ pub(crate) const LIMIT: Duration = Duration::from_micros(100);
 /// A response that came later than this is none to wait for. It includes the way over the thread
 /// that reads.
 const SOON: Duration = Duration::from_micros(400);
-/// After so many requests of a single user in a row, callers wait on their own thread.
-const CALM_MIN: u32 = 4;
+/// After so many requests of a single user in a row, callers wait on their own thread: at first
+/// and after there was another user, and after a series of waits that all had a response.
+const CALM_FIRST: u32 = 4;
+const CALM_MIN: u32 = 1;
 /// The upper limit of that number, which grows with every wait that was in vain.
 const CALM_MAX: u32 = 4096;
 /// How many callers wait on their own thread before one does not, to find out who else is there.
-const WAITS: u32 = 60;
+const WAITS: u32 = 240;
 
 thread_local! {
     /// Whether this thread must not wait: see [`without`].
@@ -61,7 +63,7 @@ impl Default for ShortWait {
         ShortWait {
             allowed: AtomicU32::new(0),
             calm: AtomicU32::new(0),
-            calm_needed: AtomicU32::new(CALM_MIN),
+            calm_needed: AtomicU32::new(CALM_FIRST),
         }
     }
 }
@@ -85,6 +87,8 @@ impl ShortWait {
         if self.allowed.load(Ordering::Relaxed) > 0 || self.calm.load(Ordering::Relaxed) > 0 {
             self.allowed.store(0, Ordering::Relaxed);
             self.calm.store(0, Ordering::Relaxed);
+            let needed = self.calm_needed.load(Ordering::Relaxed);
+            self.calm_needed.store(needed.max(CALM_FIRST), Ordering::Relaxed);
         }
     }
 
@@ -137,17 +141,17 @@ mod tests {
     #[test]
     fn a_single_user_waits_and_looks_around_now_and_then() {
         assert!(!ShortWait::default().is_allowed());
-        assert!(!after_calm(CALM_MIN - 1).is_allowed());
-        assert_eq!(waits_in_a_row(&after_calm(CALM_MIN)), WAITS);
+        assert!(!after_calm(CALM_FIRST - 1).is_allowed());
+        assert_eq!(waits_in_a_row(&after_calm(CALM_FIRST)), WAITS);
     }
 
     #[test]
     fn company_ends_the_waits_and_has_to_be_gone_for_a_while() {
-        let wait = after_calm(CALM_MIN);
+        let wait = after_calm(CALM_FIRST);
         assert!(wait.is_allowed());
         wait.on_company();
         assert!(!wait.is_allowed());
-        (1..CALM_MIN).for_each(|_| wait.on_response(RESPONSE));
+        (1..CALM_FIRST).for_each(|_| wait.on_response(RESPONSE));
         assert!(!wait.is_allowed());
         wait.on_response(RESPONSE);
         assert!(wait.is_allowed());
