@@ -110,7 +110,7 @@ fn a_long_wait_is_reported_once_without_a_terminal() {
     let mut holder = store.hold("k");
     let mut waiter = store.start(["run", "--ttl", "5m", "k", "--", "true"]);
     store.until_waiting("k", 1);
-    std::thread::sleep(Duration::from_millis(10_500));
+    eventually("the wait is reported", || waiter.written().contains('\n'));
     holder.signal(Signal::TERM);
     assert_eq!((holder.code(), waiter.code()), (143, 0));
     let messages = waiter.messages();

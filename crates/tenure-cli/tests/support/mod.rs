@@ -8,6 +8,7 @@ pub(crate) mod terminal;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -120,7 +121,9 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 pub(crate) struct Running {
     child: Child,
     lines: Receiver<String>,
-    messages: Option<std::thread::JoinHandle<String>>,
+    messages: Option<std::thread::JoinHandle<()>>,
+    /// What it has written to stderr so far.
+    written: Arc<Mutex<Vec<u8>>>,
     status: Option<ExitStatus>,
 }
 
@@ -138,12 +141,17 @@ impl Running {
             }
         });
         let mut stderr = child.stderr.take().unwrap();
-        let messages = std::thread::spawn(move || {
-            let mut messages = Vec::new();
-            let _error = stderr.read_to_end(&mut messages);
-            text(&messages)
+        let written = Arc::<Mutex<Vec<u8>>>::default();
+        let messages = std::thread::spawn({
+            let written = written.clone();
+            move || {
+                let mut bytes = [0; 4096];
+                while let Ok(read @ 1..) = stderr.read(&mut bytes) {
+                    written.lock().unwrap().extend_from_slice(&bytes[..read]);
+                }
+            }
         });
-        Running { child, lines, messages: Some(messages), status: None }
+        Running { child, lines, messages: Some(messages), written, status: None }
     }
 
     /// The next line on stdout.
@@ -208,7 +216,13 @@ impl Running {
     /// Waits for the end of the program. Returns what it wrote to stderr.
     pub(crate) fn messages(&mut self) -> String {
         eventually("the program ends", || self.is_over());
-        self.messages.take().unwrap().join().unwrap()
+        self.messages.take().unwrap().join().unwrap();
+        self.written()
+    }
+
+    /// What it has written to stderr so far.
+    pub(crate) fn written(&self) -> String {
+        text(&self.written.lock().unwrap())
     }
 }
 
