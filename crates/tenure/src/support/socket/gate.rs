@@ -6,6 +6,10 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::task::{Context, Poll};
+
+use tokio::io::Interest;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 
 /// Decides which events of a socket the reactor sees.
 #[derive(Debug)]
@@ -24,6 +28,17 @@ mod linux {
     use super::*;
 
     impl Gate {
+        /// An epoll is readable when something in it is ready, whatever that is ready for.
+        pub(in crate::support::socket) const INTEREST: Interest = Interest::READABLE;
+
+        /// Ready when an event has passed, which may be that there is room to write.
+        pub(in crate::support::socket) fn poll_writable<'a>(
+            gate: &'a AsyncFd<Gate>,
+            context: &mut Context<'_>,
+        ) -> Poll<io::Result<AsyncFdReadyGuard<'a, Gate>>> {
+            gate.poll_read_ready(context)
+        }
+
         /// Lets through that there is something to read.
         pub(in crate::support::socket) fn new(socket: &OwnedFd) -> io::Result<Gate> {
             let epoll = create(CreateFlags::CLOEXEC)?;
@@ -56,6 +71,16 @@ mod other {
 
     /// Here it is the socket itself: every event passes, at the cost of some wake-ups in vain.
     impl Gate {
+        pub(in crate::support::socket) const INTEREST: Interest =
+            Interest::READABLE.add(Interest::WRITABLE);
+
+        pub(in crate::support::socket) fn poll_writable<'a>(
+            gate: &'a AsyncFd<Gate>,
+            context: &mut Context<'_>,
+        ) -> Poll<io::Result<AsyncFdReadyGuard<'a, Gate>>> {
+            gate.poll_write_ready(context)
+        }
+
         pub(in crate::support::socket) fn new(socket: &OwnedFd) -> io::Result<Gate> {
             Ok(Gate(socket.try_clone()?))
         }

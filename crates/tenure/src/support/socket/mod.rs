@@ -27,7 +27,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 use self::gate::Gate;
@@ -79,7 +79,7 @@ impl Socket {
               descriptor; a gate owns one descriptor for its whole life"
     )]
     fn new(stream: OwnedFd) -> io::Result<Socket> {
-        let gate = AsyncFd::with_interest(Gate::new(&stream)?, Interest::READABLE)?;
+        let gate = AsyncFd::with_interest(Gate::new(&stream)?, Gate::INTEREST)?;
         let wanted = Mutex::default();
         Ok(Socket(Arc::new(SocketHandle {
             stream,
@@ -207,7 +207,7 @@ impl AsyncWrite for Socket {
             // There may be room since: the gate reports only what happens from now on.
             written = handle.write(bytes);
             while is_full(&written) {
-                let mut ready = ready!(handle.gate.poll_read_ready(context))?;
+                let mut ready = ready!(Gate::poll_writable(&handle.gate, context))?;
                 // It may also be that there is something to read, which must not be forgotten.
                 handle.read_now.store(true, Ordering::Relaxed);
                 ready.clear_ready();
