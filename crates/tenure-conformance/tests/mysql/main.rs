@@ -10,7 +10,6 @@ mod foreign_clients;
 mod late;
 mod outages;
 mod tables;
-mod traffic;
 
 use anyhow::{Context, Result};
 use tenure::{Attempt, Client, Guard, Lock};
@@ -20,15 +19,9 @@ use tenure_servers::wire::mysql::Mysql;
 use tenure_servers::{Cluster, Proxy, Topology};
 
 fn main() {
-    let mariadb = [
-        faults::CASES,
-        late::CASES,
-        outages::CASES,
-        foreign_clients::CASES,
-        tables::CASES,
-        traffic::CASES,
-    ]
-    .concat();
+    let mariadb =
+        [faults::CASES, late::CASES, outages::CASES, foreign_clients::CASES, tables::CASES]
+            .concat();
     let mysql: Vec<Case> = mariadb.iter().map(on_mysql).collect();
     trials::main(4, &[&mariadb, &mysql])
 }

@@ -4,7 +4,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `config` | URL to `Config` |
-//! | `connection/` | one connection, owned by one task that executes requests in order |
+//! | `connection` | one connection, owned by one task that executes requests in order |
 //! | `layout/` | what is stored at the server: schema, statements, rows, literals |
 //! | `acquire` | acquire the turn, then the server's own lock |
 //! | `renew`, `release` | by mode |

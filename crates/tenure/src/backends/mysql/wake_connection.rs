@@ -24,8 +24,7 @@ use mysql_async::prelude::Queryable;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::connection::open::{kill_lock_holder, open as open_connection};
-use super::connection::{ConnectOptions, Connection, DISCONNECT_LIMIT};
+use super::connection::{self, ConnectOptions, Connection};
 use super::error;
 use super::layout::literals::{WAKE_LOCK_PREFIX, hex};
 use super::layout::rows::KeyState;
@@ -173,15 +172,15 @@ async fn wait_for_wakeups(
         }
     };
     state.is_open.store(false, Ordering::SeqCst);
-    drop(tokio::time::timeout(DISCONNECT_LIMIT, conn.disconnect()).await);
+    drop(tokio::time::timeout(connection::DISCONNECT_LIMIT, conn.disconnect()).await);
     result
 }
 
 async fn open(state: &WakeState, options: &ConnectOptions) -> Result<Conn> {
     let name = lock_name(&state.wake_id);
-    let mut conn = open_connection(options).await?.conn;
+    let mut conn = connection::open(options).await?.conn;
     // An earlier wake connection of this client may have broken, and still exist at the server.
-    kill_lock_holder(&mut conn, &name).await?;
+    connection::kill_lock_holder(&mut conn, &name).await?;
     conn.query_drop(format!("DO GET_LOCK('{name}',1)")).await.map_err(error::from_mysql)?;
     Ok(conn)
 }
