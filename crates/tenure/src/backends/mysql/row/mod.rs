@@ -89,6 +89,13 @@ impl RowLocks {
         pool.held.remove(key)
     }
 
+    /// Forgets a row lock that has ended with its connection.
+    fn forget(&self, claim: &Claim) {
+        if let Some(lock) = self.remove(&claim.key, claim.owner) {
+            self.put_back(lock.connection);
+        }
+    }
+
     /// Returns a connection whose transaction has ended.
     fn put_back(&self, connection: Connection) {
         self.pool.lock().idle.push(connection);
@@ -109,9 +116,13 @@ impl RowLocks {
 
 impl RowLock {
     /// Whether the connection is still the one that has the row lock. The request also keeps the
-    /// connection from being idle for too long.
+    /// connection from being idle for too long. There is none if the connection was abandoned: it
+    /// would open a new one, which ends the old one, before the holder knows of the loss.
     async fn is_alive(&self, ttl: Duration) -> Result<bool> {
         let Some(id) = &self.connection_id else { return Ok(false) };
+        if self.connection.current_id().as_ref() != Some(id) {
+            return Ok(false);
+        }
         let response = self.connection.execute("DO 1".to_owned(), response_limit(ttl)).await?;
         Ok(response.connection_id == *id)
     }

@@ -26,12 +26,20 @@ pub(crate) async fn renew(
 ) -> Vec<Result<Duration>> {
     let checks = claims.iter().map(|claim| check(locks, claim));
     let states = futures_util::future::join_all(checks).await;
+    if states.iter().all(|state| matches!(state, Ok(RowLockState::ConnectionLost))) {
+        // Without another request: the holders have to know before the server frees the rows.
+        return claims.iter().map(|claim| Err(connection_lost(locks, tables, claim))).collect();
+    }
     let renewal = match renew::renew(tables, claims).await {
         Ok(renewal) => renewal,
         Err(error) => return vec![Err(error); claims.len()],
     };
     let mut results = Vec::with_capacity(claims.len());
     for (claim, state) in claims.iter().zip(states) {
+        if let Ok(RowLockState::ConnectionLost) = state {
+            results.push(Err(connection_lost(locks, tables, claim)));
+            continue;
+        }
         let result = state.and_then(|state| lease(&renewal, claim, &state));
         if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost) {
             release::end_lost(locks, claim);
@@ -40,6 +48,13 @@ pub(crate) async fn renew(
         results.push(result);
     }
     results
+}
+
+/// A row lock has ended with its connection: there is nothing to end at the server.
+fn connection_lost(locks: &RowLocks, tables: &LockTables, claim: &Claim) -> Error {
+    locks.forget(claim);
+    tables.hints.forget(claim.owner);
+    Error::gone(LostReason::SessionGone)
 }
 
 async fn check(locks: &RowLocks, claim: &Claim) -> Result<RowLockState> {

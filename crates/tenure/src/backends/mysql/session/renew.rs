@@ -15,6 +15,25 @@ pub(crate) async fn renew(
     tables: &LockTables,
     claims: &[Claim],
 ) -> Vec<Result<Duration>> {
+    let current = tables.main().current_id();
+    let is_lost = |claim: &Claim| {
+        let locked_by = locks.connection_id(claim);
+        locked_by.is_some() && locked_by != current
+    };
+    if claims.iter().any(is_lost) {
+        // Known without a request, which would open a new connection and so end the old one: the
+        // holder has to know before the server frees the lock. The others are renewed right after.
+        let replaced = || Error::new(ErrorKind::Unavailable, "the connection was replaced");
+        let result = |claim: &Claim| {
+            if !is_lost(claim) {
+                return Err(replaced());
+            }
+            locks.forget(&claim.key, claim.owner);
+            tables.hints.forget(claim.owner);
+            Err(Error::gone(LostReason::SessionGone))
+        };
+        return claims.iter().map(result).collect();
+    }
     let renewal = match renew::renew(tables, claims).await {
         Ok(renewal) => renewal,
         Err(error) => return vec![Err(error); claims.len()],

@@ -14,32 +14,29 @@
 //! at the server, after the claim was released. So a connection with an unknown outcome is
 //! abandoned, and the task's next connection kills it and waits until its named lock is free
 //! before it executes anything else. For this reason tenure needs no tombstones on MySQL.
+//!
+//! **A connection that holds locks** frees them when it ends. The client knows at once that it has
+//! abandoned one, and the holder has to be told before another client can be granted: so it is
+//! closed a moment later ([`LOSS_NOTICE`]), and renewals that find it abandoned send nothing.
+
+mod open;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mysql_async::prelude::{FromValue, Queryable};
-use mysql_async::{Conn, Opts, Row};
+use mysql_async::{Opts, Row};
+use open::{OpenConn, execute};
+pub(super) use open::{kill_lock_holder, open};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::error;
 use crate::error::{Error, Result};
-use crate::support::backoff::Backoff;
 
-/// The protocol needs the newest rows and no gap locks; a key must never be cut to fit; a statement
-/// waits for a row for at most two seconds, which is far longer than any packet of tenure takes.
-/// The limits that would end a connection which holds a lock, or a wake connection, have different
-/// names on MySQL and MariaDB: each server reads only its own comment.
-const SESSION_SETUP: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;\
-    SET SESSION sql_mode='STRICT_ALL_TABLES',innodb_lock_wait_timeout=2,autocommit=1,\
-    time_zone='+00:00',wait_timeout=28800\
-    /*M!100300 ,idle_transaction_timeout=0,idle_write_transaction_timeout=0,\
-    idle_readonly_transaction_timeout=0,max_statement_time=0 */\
-    /*!50708 ,max_execution_time=0 */";
-/// How long a statement waits for a row, with some time for the network; see [`SESSION_SETUP`].
+/// How long a statement waits for a row, with some time for the network; see `open`.
 const ROW_WAIT: Duration = Duration::from_millis(2300);
 /// How often a packet is executed that the server rolls back because of other transactions.
 const MAX_ATTEMPTS: u32 = 8;
@@ -49,6 +46,9 @@ const FRESH: Duration = Duration::from_secs(20);
 const FRESH_ONCE: Duration = Duration::from_secs(1);
 /// Limit for a request whose response is not awaited.
 const DETACHED_LIMIT: Duration = Duration::from_secs(2);
+/// How long an abandoned connection that may hold locks is kept open: the holder has to learn of
+/// the loss before the server frees them.
+const LOSS_NOTICE: Duration = Duration::from_millis(250);
 /// How long the orderly end of a connection may take.
 pub(super) const DISCONNECT_LIMIT: Duration = Duration::from_secs(1);
 
@@ -193,15 +193,6 @@ struct ConnectionTask {
     demotions: watch::Receiver<u64>,
 }
 
-/// A connection that is set up.
-pub(super) struct OpenConn {
-    pub(super) conn: Conn,
-    id: ConnectionId,
-    last_used: Instant,
-    /// The client's count of demotions when this connection began to be opened.
-    demotions: u64,
-}
-
 impl ConnectionTask {
     async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Job>) {
         loop {
@@ -317,84 +308,12 @@ impl ConnectionTask {
         if let Some(open) = self.conn.take() {
             self.abandoned.push(open.id);
             self.id_sender.send_replace(None);
-            // Dropped without this, the client library would first read all remaining responses.
-            tokio::spawn(tokio::time::timeout(DISCONNECT_LIMIT, open.conn.disconnect()));
+            let notice = if self.options.holds_locks { LOSS_NOTICE } else { Duration::ZERO };
+            tokio::spawn(async move {
+                tokio::time::sleep(notice).await;
+                // Dropped without this, the client library would first read all that is left.
+                drop(tokio::time::timeout(DISCONNECT_LIMIT, open.conn.disconnect()).await);
+            });
         }
     }
-}
-
-/// Connects, sets the session up, and acquires the named lock of the connection.
-pub(super) async fn open(options: &ConnectOptions) -> Result<OpenConn> {
-    let demotions = *options.demotions.borrow();
-    let connected = Conn::new(options.opts.clone()).await;
-    let mut conn = connected.map_err(|error| error::from_connect(&options.opts, error))?;
-    let id = ConnectionId::random(options.id_prefix);
-    let name = id.lock_name();
-    let setup = format!(
-        "{SESSION_SETUP};SET @tenure_home='{id}';\
-         SELECT GET_LOCK('{name}',0),CONNECTION_ID() AS connection_number,\
-         CONCAT(@@global.read_only) AS server_read_only,\
-         CONCAT(@@global.innodb_read_only) AS engine_read_only"
-    );
-    let response = execute(&mut conn, &setup).await.map_err(error::from_mysql)?;
-    if ["server_read_only", "engine_read_only"].iter().any(|switch| is_on(response.first(switch))) {
-        drop(tokio::time::timeout(DISCONNECT_LIMIT, conn.disconnect()).await);
-        return Err(error::read_only());
-    }
-    if options.holds_locks {
-        // Behind a proxy that shares connections, the second statement may reach another one.
-        let check = format!("SELECT IS_USED_LOCK('{name}'),CONNECTION_ID()");
-        let checked: Option<(Option<u64>, u64)> =
-            conn.query_first(check).await.map_err(error::from_mysql)?;
-        let number: Option<u64> = response.first("connection_number");
-        if checked.map(|(holder, now)| (holder, Some(now))) != Some((number, number)) {
-            return Err(error::shared_by_proxy());
-        }
-    }
-    Ok(OpenConn { conn, id, last_used: Instant::now(), demotions })
-}
-
-/// Kills the connection that holds a named lock of tenure; returns when the lock is free.
-pub(super) async fn kill_lock_holder(conn: &mut Conn, name: &str) -> Result<()> {
-    let find = format!("SELECT IS_USED_LOCK('{name}')");
-    // A connection that waits for the disk does not end at once.
-    let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
-    loop {
-        let found: Option<Option<u64>> =
-            conn.query_first(&*find).await.map_err(error::from_mysql)?;
-        let Some(number) = found.flatten() else { return Ok(()) };
-        match conn.query_drop(format!("KILL {number}")).await {
-            Err(error) if error::breaks_connection(&error) => {
-                return Err(error::from_mysql(error));
-            }
-            // Other errors: it may have ended in between.
-            Ok(()) | Err(_) => tokio::time::sleep(backoff.next()).await,
-        }
-    }
-}
-
-async fn execute(conn: &mut Conn, sql: &str) -> mysql_async::Result<Response> {
-    let mut result = conn.query_iter(sql).await?;
-    let mut response = Response {
-        affected_rows: result.affected_rows(),
-        last_insert_id: result.last_insert_id(),
-        ..Response::default()
-    };
-    loop {
-        let returns_rows = !result.columns_ref().is_empty();
-        let rows: Vec<Row> = result.collect().await?;
-        if returns_rows {
-            response.result_sets.push(rows);
-        }
-        if result.is_empty() {
-            // The library reports the error of a later statement only here.
-            result.drop_result().await?;
-            return Ok(response);
-        }
-    }
-}
-
-/// Whether a variable of the server, a number or a word, is on.
-fn is_on(value: Option<String>) -> bool {
-    value.is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("off"))
 }

@@ -1,0 +1,108 @@
+//! Opening a connection, ending an abandoned one, and executing one packet.
+
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Row};
+use tokio::time::Instant;
+
+use super::super::error;
+use super::{ConnectOptions, ConnectionId, DISCONNECT_LIMIT, Response};
+use crate::error::Result;
+use crate::support::backoff::Backoff;
+
+/// The protocol needs the newest rows and no gap locks; a key must never be cut to fit; a statement
+/// waits for a row for at most two seconds, which is far longer than any packet of tenure takes.
+/// The limits that would end a connection which holds a lock, or a wake connection, have different
+/// names on MySQL and MariaDB: each server reads only its own comment.
+const SESSION_SETUP: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;\
+    SET SESSION sql_mode='STRICT_ALL_TABLES',innodb_lock_wait_timeout=2,autocommit=1,\
+    time_zone='+00:00',wait_timeout=28800\
+    /*M!100300 ,idle_transaction_timeout=0,idle_write_transaction_timeout=0,\
+    idle_readonly_transaction_timeout=0,max_statement_time=0 */\
+    /*!50708 ,max_execution_time=0 */";
+
+/// A connection that is set up.
+pub(in super::super) struct OpenConn {
+    pub(in super::super) conn: Conn,
+    pub(super) id: ConnectionId,
+    pub(super) last_used: Instant,
+    /// The client's count of demotions when this connection began to be opened.
+    pub(super) demotions: u64,
+}
+
+/// Connects, sets the session up, and acquires the named lock of the connection.
+pub(in super::super) async fn open(options: &ConnectOptions) -> Result<OpenConn> {
+    let demotions = *options.demotions.borrow();
+    let connected = Conn::new(options.opts.clone()).await;
+    let mut conn = connected.map_err(|error| error::from_connect(&options.opts, error))?;
+    let id = ConnectionId::random(options.id_prefix);
+    let name = id.lock_name();
+    let setup = format!(
+        "{SESSION_SETUP};SET @tenure_home='{id}';\
+         SELECT GET_LOCK('{name}',0),CONNECTION_ID() AS connection_number,\
+         CONCAT(@@global.read_only) AS server_read_only,\
+         CONCAT(@@global.innodb_read_only) AS engine_read_only"
+    );
+    let response = execute(&mut conn, &setup).await.map_err(error::from_mysql)?;
+    if ["server_read_only", "engine_read_only"].iter().any(|switch| is_on(response.first(switch))) {
+        drop(tokio::time::timeout(DISCONNECT_LIMIT, conn.disconnect()).await);
+        return Err(error::read_only());
+    }
+    if options.holds_locks {
+        // Behind a proxy that shares connections, the second statement may reach another one.
+        let check = format!("SELECT IS_USED_LOCK('{name}'),CONNECTION_ID()");
+        let checked: Option<(Option<u64>, u64)> =
+            conn.query_first(check).await.map_err(error::from_mysql)?;
+        let number: Option<u64> = response.first("connection_number");
+        if checked.map(|(holder, now)| (holder, Some(now))) != Some((number, number)) {
+            return Err(error::shared_by_proxy());
+        }
+    }
+    Ok(OpenConn { conn, id, last_used: Instant::now(), demotions })
+}
+
+/// Kills the connection that holds a named lock of tenure; returns when the lock is free.
+pub(in super::super) async fn kill_lock_holder(conn: &mut Conn, name: &str) -> Result<()> {
+    let find = format!("SELECT IS_USED_LOCK('{name}')");
+    // A connection that waits for the disk does not end at once.
+    let mut backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
+    loop {
+        let found: Option<Option<u64>> =
+            conn.query_first(&*find).await.map_err(error::from_mysql)?;
+        let Some(number) = found.flatten() else { return Ok(()) };
+        match conn.query_drop(format!("KILL {number}")).await {
+            Err(error) if error::breaks_connection(&error) => {
+                return Err(error::from_mysql(error));
+            }
+            // Other errors: it may have ended in between.
+            Ok(()) | Err(_) => tokio::time::sleep(backoff.next()).await,
+        }
+    }
+}
+
+pub(super) async fn execute(conn: &mut Conn, sql: &str) -> mysql_async::Result<Response> {
+    let mut result = conn.query_iter(sql).await?;
+    let mut response = Response {
+        affected_rows: result.affected_rows(),
+        last_insert_id: result.last_insert_id(),
+        ..Response::default()
+    };
+    loop {
+        let returns_rows = !result.columns_ref().is_empty();
+        let rows: Vec<Row> = result.collect().await?;
+        if returns_rows {
+            response.result_sets.push(rows);
+        }
+        if result.is_empty() {
+            // The library reports the error of a later statement only here.
+            result.drop_result().await?;
+            return Ok(response);
+        }
+    }
+}
+
+/// Whether a variable of the server, a number or a word, is on.
+fn is_on(value: Option<String>) -> bool {
+    value.is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("off"))
+}
