@@ -42,11 +42,6 @@ impl Owner {
         self.client
     }
 
-    /// The id of the client as text: what stands before the colon in an owner id.
-    pub(crate) fn client_name(&self) -> impl fmt::Display + use<> {
-        Uuid::from_bytes(self.client).hyphenated()
-    }
-
     /// The number of the claim within its client.
     pub fn number(&self) -> u64 {
         self.number

@@ -25,6 +25,8 @@ pub(crate) mod slot;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use uuid::Uuid;
+
 use self::slot::{hash_tag, number_in, slot};
 use super::config::{Config, Layout, Topology};
 use crate::backend::Owner;
@@ -140,7 +142,9 @@ impl Channels {
 
     /// The channel on which a claim is notified.
     pub(crate) fn client(&self, lock: &str, owner: Owner) -> String {
-        format!("{}{}", self.clients(lock), owner.client_name())
+        // The same text as before the colon of the owner id, from which scripts take it.
+        let client = Uuid::from_bytes(owner.client()).hyphenated();
+        format!("{}{client}", self.clients(lock))
     }
 
     /// The channel that says that a lock is free and no waiter is next. There is none if it would
