@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a case that panics fails")]
 
+mod batches;
 mod cluster;
 mod encrypted;
 mod failover;
@@ -32,6 +33,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(30);
 
 fn main() {
     let modules = [
+        batches::CASES,
         cluster::CASES,
         encrypted::CASES,
         faults::CASES,

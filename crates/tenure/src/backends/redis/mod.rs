@@ -101,12 +101,13 @@ impl Redis {
         let push = Arc::new(PushRouter::default());
         let channels = Arc::new(Channels::new(&config));
         let on_push = push.handler();
-        let servers = || Servers::new(&config, reads_uptime, &on_push);
+        let scripts = Scripts::new(&config, &channels);
+        let servers = || Servers::new(&config, &scripts, reads_uptime, &on_push);
         Redis {
             servers: servers(),
             grant_servers: (config.replicas > 0).then(servers),
             renewal_servers: (config.replicas > 0).then(servers),
-            scripts: Scripts::new(&config, &channels),
+            scripts,
             channels,
             push,
             config,

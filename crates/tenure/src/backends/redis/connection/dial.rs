@@ -14,6 +14,7 @@ use super::wire::Wire;
 use super::{Connection, Health, PushEvent, PushHandler, Uptime, without_error};
 use crate::backends::redis::config::{Address, Credentials, TimeLimits};
 use crate::backends::redis::error::from_redis;
+use crate::backends::redis::layout::scripts::BatchScript;
 use crate::error::{Error, ErrorKind, Result};
 use crate::support::reconnect::Connector;
 use crate::support::socket::Socket;
@@ -34,6 +35,8 @@ pub(crate) struct Dialer {
     pub(crate) tls: Option<Tls>,
     /// Whether to read how long the server has been up.
     pub(crate) reads_uptime: bool,
+    /// The script for many claims at once, if the server may run it.
+    pub(crate) batch: Option<Arc<BatchScript>>,
     pub(crate) on_push: PushHandler,
 }
 
@@ -141,7 +144,7 @@ impl Dialer {
             let on_push = self.on_push.clone();
             Box::new(move |event| health.on_event(event, &on_push))
         };
-        let wire = Wire::start(stream, handle, on_event);
+        let wire = Wire::start(stream, handle, on_event, self.batch.clone());
         handshake(&wire, login, pushes).await?;
         Ok(Connection::new(wire, health, self.limits.response))
     }

@@ -28,6 +28,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 pub(crate) use self::servers::Servers;
+pub(crate) use self::wire::batch::BatchPart;
 use self::wire::{Wire, WireEvent};
 use super::layout::slot::slot;
 use crate::support::sync::Mutex;
@@ -150,9 +151,14 @@ impl Connection {
         self.respond(self.bounded(request).await?)
     }
 
-    /// Executes a command that keeps the server busy for some microseconds only.
-    pub(crate) async fn execute_short(&self, command: &Cmd) -> Result<Value, RedisError> {
-        let request = self.wire.request_short(command.get_packed_command());
+    /// Executes a command that keeps the server busy for some microseconds only, alone or in a
+    /// script with others.
+    pub(crate) async fn execute_short(
+        &self,
+        command: &Cmd,
+        part: Option<BatchPart>,
+    ) -> Result<Value, RedisError> {
+        let request = self.wire.request_short(command.get_packed_command(), part);
         self.respond(self.bounded(request).await?)
     }
 

@@ -13,7 +13,7 @@ use super::dial::{DialTarget, Dialer};
 use super::{Connection, PushHandler};
 use crate::backends::redis::config::{Config, Topology};
 use crate::backends::redis::error::from_redis;
-use crate::backends::redis::layout::scripts::ScriptCall;
+use crate::backends::redis::layout::scripts::{ScriptCall, Scripts};
 use crate::backends::redis::layout::slot::slot;
 use crate::error::{Error, ErrorKind, Result};
 use crate::support::reconnect::Reconnect;
@@ -29,13 +29,24 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    pub(crate) fn new(config: &Config, reads_uptime: bool, on_push: &PushHandler) -> Servers {
+    pub(crate) fn new(
+        config: &Config,
+        scripts: &Scripts,
+        reads_uptime: bool,
+        on_push: &PushHandler,
+    ) -> Servers {
+        let batch = match config.topology {
+            // The keys of one script have to be in one slot.
+            Topology::Cluster(_) => None,
+            Topology::Single(_) | Topology::Sentinel { .. } => Some(scripts.batch.clone()),
+        };
         let dialer = |target| Dialer {
             target,
             login: config.login.clone(),
             limits: config.limits,
             tls: config.tls.clone(),
             reads_uptime,
+            batch: batch.clone(),
             on_push: on_push.clone(),
         };
         let target = match config.topology.clone() {
@@ -141,7 +152,9 @@ impl Servers {
             let response = if asking {
                 execute_asking(&connection, command).await
             } else if call.is_short() {
-                connection.execute_short(command).await
+                // Its text is not a part of any batch.
+                let part = call.part().filter(|_| with_text.is_none());
+                connection.execute_short(command, part).await
             } else {
                 connection.execute(command).await
             };

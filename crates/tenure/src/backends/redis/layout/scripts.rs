@@ -14,6 +14,7 @@ use redis::{Arg, Cmd, RedisWrite, Value};
 use super::{Channels, Keys};
 use crate::backend::{Claim, Holder, HolderInfo};
 use crate::backends::redis::config::{Config, Layout, QueueOrder};
+use crate::backends::redis::connection::BatchPart;
 use crate::error::Error;
 use crate::token::FencingToken;
 
@@ -27,7 +28,7 @@ const SHOWN_WAITERS_MAX: i64 = 1000;
 const HEADER_ARGUMENTS: usize = 3;
 const HEADER_BYTES: usize = 60;
 /// How many keys a script about one lock has at most, and how many other arguments.
-const KEYS_OF_A_LOCK: usize = 5;
+pub(crate) const KEYS_OF_A_LOCK: usize = 5;
 const ARGUMENTS_MAX: usize = 10;
 /// How long the name of a key or channel is beside that of its lock, in bytes, nearly always.
 const NAME_BYTES: usize = 28;
@@ -40,6 +41,8 @@ const RENEWAL_BYTES: usize = 110;
 /// All scripts for one configuration.
 #[derive(Debug)]
 pub(crate) struct Scripts {
+    /// Acquires and releases of many claims at once.
+    pub(crate) batch: Arc<BatchScript>,
     acquire: LuaScript,
     release: LuaScript,
     evict: LuaScript,
@@ -66,15 +69,24 @@ impl Scripts {
         let common = include_str!("../lua/common.lua");
         let about_lock = |first, own| LuaScript::new(&[write, fast, first, read, common, own]);
         let alone = |own| LuaScript::new(&[read, own]);
+        let acquire_first = include_str!("../lua/acquire_first.lua");
+        let acquire = include_str!("../lua/acquire.lua");
+        let release_first = include_str!("../lua/release_first.lua");
+        let release = include_str!("../lua/release.lua");
+        let function = |name: &str, first: &str, own: &str| {
+            format!("local function {name}(KEYS, ARGV)\n{first}\n{read}\n{common}\n{own}\nend")
+        };
+        let batch = [
+            write,
+            fast,
+            &function("acquire", acquire_first, acquire),
+            &function("release", release_first, release),
+            include_str!("../lua/batch.lua"),
+        ];
         Scripts {
-            acquire: about_lock(
-                include_str!("../lua/acquire_first.lua"),
-                include_str!("../lua/acquire.lua"),
-            ),
-            release: about_lock(
-                include_str!("../lua/release_first.lua"),
-                include_str!("../lua/release.lua"),
-            ),
+            batch: Arc::new(BatchScript(LuaScript::new(&batch))),
+            acquire: about_lock(acquire_first, acquire),
+            release: about_lock(release_first, release),
             evict: about_lock("", include_str!("../lua/evict.lua")),
             renew: alone(include_str!("../lua/renew.lua")),
             show: alone(include_str!("../lua/show.lua")),
@@ -104,6 +116,7 @@ impl Scripts {
         call.push(ms(claim.ttl));
         call.push(ms(entry_lease));
         call.push(info);
+        call.part = Some(BatchPart::Acquire);
         call
     }
 
@@ -117,6 +130,7 @@ impl Scripts {
         let mut call = self.about_lock(&self.release, keys, keys.tombstone(claim.owner), 0);
         call.push(claim.owner);
         call.push(ms(tombstone_ttl));
+        call.part = Some(BatchPart::Release);
         call
     }
 
@@ -207,6 +221,20 @@ impl Scripts {
     }
 }
 
+/// The script for many claims at once: see `lua/batch.lua`.
+#[derive(Debug)]
+pub(crate) struct BatchScript(LuaScript);
+
+impl BatchScript {
+    pub(crate) fn text(&self) -> &str {
+        &self.0.text
+    }
+
+    pub(crate) fn hash(&self) -> &str {
+        &self.0.hash
+    }
+}
+
 /// One script, and the hash by which the server knows it.
 #[derive(Debug)]
 struct LuaScript {
@@ -231,7 +259,7 @@ impl LuaScript {
             Cmd::with_capacity(HEADER_ARGUMENTS + keys + arguments, HEADER_BYTES + bytes);
         command.arg("EVALSHA").arg(&self.hash);
         command.write_arg_fmt(keys);
-        ScriptCall { script: self, command, keys }
+        ScriptCall { script: self, command, keys, part: None }
     }
 }
 
@@ -242,12 +270,18 @@ pub(crate) struct ScriptCall<'a> {
     command: Cmd,
     /// How many keys it has.
     keys: usize,
+    part: Option<BatchPart>,
 }
 
 impl ScriptCall<'_> {
     /// Adds a key or another argument.
     fn push(&mut self, argument: impl fmt::Display) {
         self.command.write_arg_fmt(argument);
+    }
+
+    /// Which part of a batch it may be.
+    pub(crate) fn part(&self) -> Option<BatchPart> {
+        self.part
     }
 
     /// Whether the server is busy with it for some microseconds only: it is about one lock.
