@@ -139,7 +139,7 @@ async fn a_lock_won_by_a_push_and_lost_leaves_nothing_in_the_client(
         ensure!(one.lock("k").evict(guard.token()).await?);
         soon("the loss", guard.lost()).await?;
     }
-    let empty_router = "waiting: Wakeups(0 registered), held: Wakeups(0 registered)";
+    let empty_router = "waiting: Wakeups(0 registered), held: HeldWatches(0)";
     let empty = async || Ok(format!("{backend:?}").contains(empty_router).then_some(()));
     until(SOON, "an empty push router", empty).await.with_context(|| format!("{backend:?}"))
 }

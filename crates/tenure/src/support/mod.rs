@@ -17,6 +17,7 @@
 pub(crate) mod backoff;
 pub(crate) mod clock;
 pub(crate) mod driver;
+pub(crate) mod held_watches;
 pub(crate) mod percent;
 pub(crate) mod reconnect;
 pub(crate) mod short_wait;

@@ -62,9 +62,12 @@ struct Registered<K> {
 /// The messages to one registration that were not read yet: the newest of each kind.
 #[derive(Default)]
 struct Inbox {
-    grant: Option<Signal>,
-    eviction: Option<Signal>,
-    recheck: Option<Signal>,
+    /// Sequence number and token.
+    grant: Option<(u64, FencingToken)>,
+    /// The token of the evicted grant, if the server says which.
+    eviction: Option<Option<FencingToken>>,
+    /// After which pause.
+    recheck: Option<Duration>,
     /// Grants up to this sequence number are ignored.
     floor: u64,
     /// Whether there ever was an eviction, read or not.
@@ -106,44 +109,41 @@ fn of<K: Clone>(key: &K) -> std::ops::RangeInclusive<(K, u64)> {
 impl Inbox {
     fn put(&mut self, signal: Signal) {
         match signal {
-            Signal::Granted { sequence, .. } => {
+            Signal::Granted { sequence, token } => {
                 // Messages may overtake each other: only a later grant replaces an unread one.
                 if sequence <= self.floor.max(self.unread_grant().unwrap_or(0)) {
                     return;
                 }
-                self.grant = Some(signal);
+                self.grant = Some((sequence, token));
             }
             Signal::Evicted { token } => {
                 self.evicted = true;
-                self.eviction = Some(signal);
+                self.eviction = Some(token);
                 // The eviction of an earlier grant may come late: it does not end this one.
-                self.grant.take_if(|grant| match (grant, token) {
-                    (Signal::Granted { token, .. }, Some(evicted)) => *token == evicted,
-                    _ => true,
-                });
+                self.grant.take_if(|(_, granted)| token.is_none_or(|evicted| *granted == evicted));
             }
-            Signal::Recheck { after } => match self.recheck {
-                Some(Signal::Recheck { after: sooner }) if sooner <= after => {}
-                _ => self.recheck = Some(signal),
-            },
+            Signal::Recheck { after } => {
+                let sooner = self.recheck.map_or(after, |other| after.min(other));
+                self.recheck = Some(sooner);
+            }
         }
         self.notify.notify_one();
     }
 
     /// The next signal, the most useful first. A waiter that has the lock need not recheck.
     fn take(&mut self) -> Option<Signal> {
-        let grant = self.grant.take();
-        if grant.is_some() {
+        if let Some((sequence, token)) = self.grant.take() {
             self.recheck = None;
+            return Some(Signal::Granted { sequence, token });
         }
-        grant.or_else(|| self.eviction.take()).or_else(|| self.recheck.take())
+        if let Some(token) = self.eviction.take() {
+            return Some(Signal::Evicted { token });
+        }
+        self.recheck.take().map(|after| Signal::Recheck { after })
     }
 
     fn unread_grant(&self) -> Option<u64> {
-        match self.grant {
-            Some(Signal::Granted { sequence, .. }) => Some(sequence),
-            _ => None,
-        }
+        self.grant.map(|(sequence, _)| sequence)
     }
 }
 

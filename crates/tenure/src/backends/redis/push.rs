@@ -27,6 +27,7 @@ use std::time::Duration;
 use super::connection::{Connection, PushEvent, PushHandler, Subscription};
 use super::layout::client_of;
 use crate::backend::Owner;
+use crate::support::held_watches::{HeldWatch, HeldWatches};
 use crate::support::sync::Mutex;
 use crate::support::wakeups::{Registration, Signal, Wakeups};
 
@@ -34,7 +35,7 @@ use crate::support::wakeups::{Registration, Signal, Wakeups};
 #[derive(Default)]
 pub(super) struct PushRouter {
     waiting: Wakeups<Owner>,
-    held: Wakeups<Owner>,
+    held: Arc<HeldWatches>,
     /// By the channel of a lock that a foreign client holds.
     foreign: Wakeups<String>,
     waiters: Mutex<HashMap<Owner, WaiterState>>,
@@ -184,19 +185,19 @@ impl PushRouter {
         self.foreign.register(channel.to_owned())
     }
 
-    /// The messages to a held claim: each of them may mean that it is lost.
-    pub(super) fn watch_held(&self, owner: Owner) -> Registration<Owner> {
-        self.held.register(owner)
+    /// Ends with the next message to a held claim: each of them may mean that it is lost.
+    pub(super) fn watch_held(&self, owner: Owner) -> HeldWatch {
+        self.held.watch(owner)
     }
 
     /// Whether a message said that the claim was evicted.
     pub(super) fn was_evicted(&self, owner: Owner) -> bool {
-        self.held.was_evicted(&owner) || self.waiting.was_evicted(&owner)
+        self.held.was_evicted(owner) || self.waiting.was_evicted(&owner)
     }
 
     /// Messages may have been missed.
     fn missed(&self) {
-        self.held.recheck_all();
+        self.held.notify_all();
         self.foreign.recheck_all();
         for (owner, waiter) in &mut *self.waiters.lock() {
             let entry = &mut waiter.entry;
@@ -215,7 +216,7 @@ impl PushRouter {
         };
         if let Some((owner, signal)) = parse(client, text) {
             self.waiting.deliver(&owner, signal);
-            self.held.deliver(&owner, signal);
+            self.held.notify(owner, matches!(signal, Signal::Evicted { .. }));
         }
     }
 }

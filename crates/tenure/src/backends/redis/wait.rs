@@ -119,13 +119,15 @@ pub(super) async fn until_lost(redis: &Redis, claim: &Claim) {
     if redis.polls.load(Ordering::Relaxed) {
         return std::future::pending().await;
     }
-    let messages = redis.push.watch_held(claim.owner);
+    let message = redis.push.watch_held(claim.owner);
     if redis.push.was_evicted(claim.owner) {
         return;
     }
-    subscribe(redis, claim).await;
+    // In a box, which is dropped: this future lives for as long as the lock is held, and the state
+    // of a subscription on its way is four fifths of it.
+    Box::pin(subscribe(redis, claim)).await;
     // Whatever it says, the engine checks by a renewal.
-    let _any = messages.next().await;
+    message.await;
 }
 
 /// Whether a pushed grant is all that was requested. What the replicas have is known only after a
