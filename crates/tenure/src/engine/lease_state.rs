@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::backend::{Claim, Lost, LostReason};
 use crate::key::Key;
-use crate::support::clock::{Clock, Moment};
+use crate::support::clock::{AtomicMoment, Clock, Moment};
 use crate::support::sync::Mutex;
 use crate::token::FencingToken;
 
@@ -28,6 +28,9 @@ pub(crate) struct LeaseState {
     clock: Clock,
     state: Mutex<State>,
     on_ended: Notify,
+    /// Under which time the renewer's schedule has it, if it has. Used only under the lock of the
+    /// schedule.
+    pub(crate) listed: AtomicMoment,
     /// The renewer's watch over this lock. It is many times smaller than a waiter of `on_ended`.
     watch: AtomicWaker,
 }
@@ -63,6 +66,7 @@ impl LeaseState {
             clock,
             state: Mutex::new(State { deadline, ended: None }),
             on_ended: Notify::new(),
+            listed: AtomicMoment::new(Moment::NEVER),
             watch: AtomicWaker::new(),
         }
     }

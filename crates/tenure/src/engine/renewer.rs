@@ -97,7 +97,7 @@ impl Renewer {
     /// Removes a lock that was released.
     pub(crate) fn remove(&self, lease: &LeaseState) {
         let mut schedule = self.schedule();
-        schedule.remove(lease.claim.owner.number());
+        schedule.remove(lease);
         if schedule.is_empty() {
             self.emptied.notify_waiters();
         }
@@ -154,12 +154,12 @@ async fn run(running: RenewerTask) {
             // new work, which is collected in every round anyway.
             biased;
             Some(renewal) = calls.next() => on_renewal(inner, renewal),
-            Some(number) = watches.next() => {
-                on_hint(inner, number);
+            Some(lease) = watches.next() => {
+                on_hint(inner, &lease);
                 // A broken connection fires all hints at once; collected together, they are renewed
                 // in few calls.
-                while let Some(Some(number)) = unconstrained(watches.next()).now_or_never() {
-                    on_hint(inner, number);
+                while let Some(Some(lease)) = unconstrained(watches.next()).now_or_never() {
+                    on_hint(inner, &lease);
                 }
             }
             () = inner.renewer.woken.notified() => {}
@@ -180,14 +180,14 @@ impl Drop for RenewerTask {
 /// Sorts renewals into calls. Claims share a call if they may be in batches of the same size, and
 /// if their limits are within a factor of two.
 fn batches(due: Vec<DueRenewal>) -> Vec<Vec<Arc<LeaseState>>> {
-    let mut groups: BTreeMap<(usize, u32), Vec<Arc<LeaseState>>> = BTreeMap::new();
+    let mut groups: BTreeMap<(u32, u32), Vec<Arc<LeaseState>>> = BTreeMap::new();
     for DueRenewal { lease, batch } in due {
         let limit = ClientInner::response_limit(lease.claim.ttl).as_millis();
         groups.entry((batch, limit.max(1).ilog2())).or_default().push(lease);
     }
-    let calls = groups
-        .into_iter()
-        .flat_map(|((batch, _), group)| group.chunks(batch).map(<[_]>::to_vec).collect::<Vec<_>>());
+    let calls = groups.into_iter().flat_map(|((batch, _), group)| {
+        group.chunks(batch as usize).map(<[_]>::to_vec).collect::<Vec<_>>()
+    });
     calls.collect()
 }
 
@@ -209,7 +209,7 @@ async fn renew(inner: Arc<ClientInner>, batch: Vec<Arc<LeaseState>>) -> RenewalC
 
 fn on_renewal(inner: &Arc<ClientInner>, renewal: RenewalCall) {
     let sent = renewal.sent;
-    let smaller = (renewal.responses.len() / SPLIT).max(1);
+    let smaller = u32::try_from(renewal.responses.len() / SPLIT).unwrap_or(BATCH).max(1);
     for (lease, response) in renewal.responses {
         match response {
             Ok(ttl) => on_renewed(inner, &lease, sent, ttl),
@@ -225,8 +225,7 @@ fn on_renewal(inner: &Arc<ClientInner>, renewal: RenewalCall) {
 fn on_renewed(inner: &ClientInner, lease: &LeaseState, sent: Moment, ttl: Duration) {
     let Some(margin) = lease.extend(sent, ttl) else { return };
     let next = lease.renew_every.map_or(Moment::NEVER, |every| sent + every.min(ttl / 2));
-    let number = lease.claim.owner.number();
-    inner.renewer.schedule().reschedule(number, |entry| {
+    inner.renewer.schedule().reschedule(lease, |entry| {
         entry.renew_at = next;
         entry.batch = BATCH;
     });
@@ -236,7 +235,7 @@ fn on_renewed(inner: &ClientInner, lease: &LeaseState, sent: Moment, ttl: Durati
 
 /// The server said that the claim is no longer held.
 fn on_lost(inner: &Arc<ClientInner>, lease: &Arc<LeaseState>, reason: LostReason) {
-    if inner.renewer.schedule().remove(lease.claim.owner.number()).is_none() {
+    if inner.renewer.schedule().remove(lease).is_none() {
         return;
     }
     match lease.finish(reason) {
@@ -246,11 +245,10 @@ fn on_lost(inner: &Arc<ClientInner>, lease: &Arc<LeaseState>, reason: LostReason
 }
 
 /// Whether the lock is still held is unknown: the renewal is repeated soon, in a smaller batch.
-fn on_renewal_failed(inner: &ClientInner, lease: &LeaseState, batch: usize, cause: Error) {
+fn on_renewal_failed(inner: &ClientInner, lease: &LeaseState, batch: u32, cause: Error) {
     let now = inner.clock.now();
     let pause = (lease.claim.ttl / 20).clamp(Duration::from_millis(5), Duration::from_secs(1));
-    let number = lease.claim.owner.number();
-    inner.renewer.schedule().reschedule(number, |entry| {
+    inner.renewer.schedule().reschedule(lease, |entry| {
         entry.renew_at = now + pause;
         entry.batch = entry.batch.min(batch);
     });
@@ -270,21 +268,22 @@ fn on_ended(inner: &Arc<ClientInner>, lease: &Arc<LeaseState>, reason: LostReaso
 }
 
 /// Awaits the backend's hint that a lock may be lost, for as long as it is held.
-async fn watch(inner: Arc<ClientInner>, lease: Arc<LeaseState>) -> u64 {
+async fn watch(inner: Arc<ClientInner>, lease: Arc<LeaseState>) -> Arc<LeaseState> {
     let mut hint = AssertUnwindSafe(inner.backend.until_lost(&lease.claim)).catch_unwind();
     poll_fn(|context| match lease.poll_ended(context) {
         Poll::Ready(()) => Poll::Ready(()),
         Poll::Pending => hint.poll_unpin(context).map(drop),
     })
     .await;
-    lease.claim.owner.number()
+    drop(hint);
+    lease
 }
 
 /// A lock may be lost: renew it now, which shows it, and watch it again a little later, so that a
 /// hint that fires too often does not make a hot loop.
-fn on_hint(inner: &ClientInner, number: u64) {
+fn on_hint(inner: &ClientInner, lease: &LeaseState) {
     let now = inner.clock.now();
-    inner.renewer.schedule().reschedule(number, |entry| {
+    inner.renewer.schedule().reschedule(lease, |entry| {
         entry.renew_at = now;
         entry.watch_at = now + WATCH_AGAIN;
     });

@@ -1,11 +1,15 @@
 //! The renewer's schedule: what to do next for each lease, ordered by time.
 //!
-//! Every lease has one entry, and every entry is in the time index exactly once, at the earliest of
-//! its three times: its next renewal, the moment to start watching it for a loss, and its end. An
-//! entry is only ever changed by taking it out and inserting it again, so that the index cannot go
-//! out of step with it.
+//! Every lease has one entry, under the earliest of its three times: its next renewal, the moment
+//! to start watching it for a loss, and its end. The lease remembers under which time that is
+//! (`LeaseState::listed`), so that its entry is found. An entry is only ever changed by taking it
+//! out and inserting it again, so that the two cannot go out of step.
+//!
+//! A client may hold a million locks, and renews each every few seconds: what is read of every lock
+//! in every round would be most of its CPU time. So an entry has what the schedule needs to skip
+//! it, and the lease itself is read only when there is something to do for it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,16 +18,15 @@ use crate::engine::lease_state::LeaseState;
 use crate::support::clock::Moment;
 
 /// How many renewals go into one call.
-pub(crate) const BATCH: usize = 500;
+pub(crate) const BATCH: u32 = 500;
 /// Renewals that are due so soon go along with one that is due now.
 const COALESCE: Duration = Duration::from_secs(1);
 
 /// Every held lease of a client, and when to act on it next.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    entries: HashMap<u64, Entry>,
-    /// Each entry by its next time; exactly once.
-    due: BTreeSet<(Moment, u64)>,
+    /// By the next time of the entry, and the number of the claim.
+    entries: BTreeMap<(Moment, u64), Entry>,
     /// Until when the renewer's task sleeps.
     asleep_until: Moment,
     /// Whether the renewer's task runs.
@@ -36,14 +39,14 @@ pub(crate) struct Schedule {
 #[derive(Debug)]
 pub(crate) struct Entry {
     lease: Arc<LeaseState>,
-    /// Under which time the entry is in the index.
-    listed: Moment,
+    /// How much earlier than due its renewal may go along with others, in ms.
+    early_ms: u32,
     /// `NEVER` while a renewal is under way, and for a fixed lease.
     pub(crate) renew_at: Moment,
     /// `NEVER` while the backend's hint is awaited.
     pub(crate) watch_at: Moment,
     /// With how many claims at most it is renewed in one call.
-    pub(crate) batch: usize,
+    pub(crate) batch: u32,
 }
 
 /// What is to be done now, and when to look at the schedule again.
@@ -59,14 +62,13 @@ pub(crate) struct DueWork {
 #[derive(Debug)]
 pub(crate) struct DueRenewal {
     pub(crate) lease: Arc<LeaseState>,
-    pub(crate) batch: usize,
+    pub(crate) batch: u32,
 }
 
 impl Default for Schedule {
     fn default() -> Schedule {
         Schedule {
-            entries: HashMap::new(),
-            due: BTreeSet::new(),
+            entries: BTreeMap::new(),
             asleep_until: Moment::NEVER,
             running: false,
             stopped: false,
@@ -84,24 +86,22 @@ impl Schedule {
     }
 
     /// Inserts an entry. `true` if the renewer's task would sleep past its first time.
-    pub(crate) fn insert(&mut self, mut entry: Entry) -> bool {
-        let number = entry.lease.claim.owner.number();
-        entry.listed = entry.next();
-        self.due.insert((entry.listed, number));
-        let sooner = entry.listed < self.asleep_until;
-        self.entries.insert(number, entry);
+    pub(crate) fn insert(&mut self, entry: Entry) -> bool {
+        let listed = entry.next();
+        let sooner = listed < self.asleep_until;
+        entry.lease.listed.set(listed);
+        self.entries.insert((listed, entry.lease.claim.owner.number()), entry);
         sooner
     }
 
-    pub(crate) fn remove(&mut self, number: u64) -> Option<Entry> {
-        let entry = self.entries.remove(&number)?;
-        self.due.remove(&(entry.listed, number));
-        Some(entry)
+    pub(crate) fn remove(&mut self, lease: &LeaseState) -> Option<Entry> {
+        // No other lease has this number: if this one is not in the schedule, nothing is found.
+        self.entries.remove(&(lease.listed.get(), lease.claim.owner.number()))
     }
 
     /// Changes the times of one entry, if it is still there.
-    pub(crate) fn reschedule(&mut self, number: u64, change: impl FnOnce(&mut Entry)) {
-        if let Some(mut entry) = self.remove(number) {
+    pub(crate) fn reschedule(&mut self, lease: &LeaseState, change: impl FnOnce(&mut Entry)) {
+        if let Some(mut entry) = self.remove(lease) {
             change(&mut entry);
             self.insert(entry);
         }
@@ -115,7 +115,7 @@ impl Schedule {
         if !work.renew.is_empty() {
             self.collect(now, now + COALESCE, &mut work);
         }
-        work.next = self.due.first().map_or(Moment::NEVER, |(moment, _)| *moment);
+        work.next = self.entries.first_key_value().map_or(Moment::NEVER, |((next, _), _)| *next);
         self.asleep_until = work.next;
         work
     }
@@ -123,10 +123,13 @@ impl Schedule {
     /// Collects the work of every entry that is listed up to `horizon`. An ended lease leaves the
     /// schedule; every other entry is inserted again with its next time.
     fn collect(&mut self, now: Moment, horizon: Moment, work: &mut DueWork) {
-        let due = self.due.range(..=(horizon, u64::MAX));
-        let numbers: Vec<u64> = due.map(|(_, number)| *number).collect();
-        for number in numbers {
-            let Some(mut entry) = self.remove(number) else { continue };
+        let listed = self.entries.range(..=(horizon, u64::MAX));
+        let has_work = |((next, _), entry): &(&(Moment, u64), &Entry)| {
+            *next <= now || entry.is_renewed_by(now, horizon)
+        };
+        let keys: Vec<_> = listed.filter(has_work).map(|(key, _)| *key).collect();
+        for key in keys {
+            let Some(mut entry) = self.entries.remove(&key) else { continue };
             if let Some(reason) = entry.lease.ended_by(now) {
                 work.ended.push((entry.lease, reason));
                 continue;
@@ -135,10 +138,7 @@ impl Schedule {
                 entry.watch_at = Moment::NEVER;
                 work.watch.push(entry.lease.clone());
             }
-            // A renewal goes along early by at most a tenth of its interval: else a client with
-            // many locks would renew them all at the pace of the most frequent one.
-            let soon = entry.lease.renew_every.map_or(now, |every| now + every / 10);
-            if entry.renew_at <= soon.min(horizon) {
+            if entry.is_renewed_by(now, horizon) {
                 entry.renew_at = Moment::NEVER;
                 work.renew.push(DueRenewal { lease: entry.lease.clone(), batch: entry.batch });
             }
@@ -149,7 +149,16 @@ impl Schedule {
 
 impl Entry {
     pub(crate) fn new(lease: Arc<LeaseState>, renew_at: Moment, watch_at: Moment) -> Entry {
-        Entry { lease, listed: Moment::NEVER, renew_at, watch_at, batch: BATCH }
+        // At most a tenth of its interval: else a client with many locks would renew them all at
+        // the pace of the most frequent one.
+        let early = lease.renew_every.map_or(Duration::ZERO, |every| every / 10);
+        let early_ms = u32::try_from(early.as_millis()).unwrap_or(u32::MAX);
+        Entry { lease, early_ms, renew_at, watch_at, batch: BATCH }
+    }
+
+    /// Whether its renewal is due, or goes along with others up to `horizon`.
+    fn is_renewed_by(&self, now: Moment, horizon: Moment) -> bool {
+        self.renew_at <= horizon.min(now + Duration::from_millis(self.early_ms.into()))
     }
 
     fn next(&self) -> Moment {

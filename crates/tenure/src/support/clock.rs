@@ -1,6 +1,7 @@
 //! The clock that leases are measured on. It runs while the machine sleeps, which `Instant` does
 //! not.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A point in time of one [`Clock`], in nanoseconds since its beginning.
@@ -20,6 +21,24 @@ impl std::ops::Add<Duration> for Moment {
     type Output = Moment;
     fn add(self, span: Duration) -> Moment {
         Moment(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// A moment that threads share. It orders nothing else.
+#[derive(Debug)]
+pub(crate) struct AtomicMoment(AtomicU64);
+
+impl AtomicMoment {
+    pub(crate) const fn new(moment: Moment) -> AtomicMoment {
+        AtomicMoment(AtomicU64::new(moment.0))
+    }
+
+    pub(crate) fn get(&self) -> Moment {
+        Moment(self.0.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set(&self, moment: Moment) {
+        self.0.store(moment.0, Ordering::Relaxed);
     }
 }
 
