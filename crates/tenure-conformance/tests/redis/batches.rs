@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::future::join_all;
+use futures_util::{StreamExt, TryStreamExt};
 use tenure::{Attempt, Client, ErrorKind, Guard};
 use tenure_conformance::context::{SOON, soon, until};
 use tenure_conformance::server_cases;
@@ -19,10 +20,13 @@ server_cases! {
     a_server_that_forgot_its_scripts_costs_no_claim Redis;
     a_batch_that_arrives_late_leaves_no_holder Redis;
     a_server_without_room_refuses_acquires_and_releases_the_rest Redis;
+    a_client_that_ends_releases_all_of_very_many_locks Redis;
     a_cluster_gets_no_batches RedisCluster;
 }
 
 const CLAIMS: usize = 100;
+/// More than a client of an unoptimised build releases in a second.
+const VERY_MANY: usize = 30_000;
 
 /// How many scripts the server was sent, by hash or with their text.
 fn scripts(node: &Node) -> Result<u64> {
@@ -218,6 +222,20 @@ async fn a_server_without_room_refuses_acquires_and_releases_the_rest(
     for claim in 0..CLAIMS {
         acquire(&client, &key(claim), LONG).await?.release().await?;
     }
+    Ok(())
+}
+
+/// As at the end of `main`: nothing else would wait for the releases.
+async fn a_client_that_ends_releases_all_of_very_many_locks(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let acquires = (0..VERY_MANY).map(|claim| client.lock(key(claim)).ttl(LONG).acquire());
+    let guards: Vec<_> =
+        futures_util::stream::iter(acquires).buffer_unordered(256).try_collect().await?;
+    ensure!(texts(node, &["KEYS", "k*"])?.len() == VERY_MANY);
+    drop(guards);
+    tokio::task::spawn_blocking(|| drop(client)).await?;
+    let left = texts(node, &["KEYS", "k*"])?.len();
+    ensure!(left == 0, "{left} locks were left to expire");
     Ok(())
 }
 

@@ -6,7 +6,7 @@
 //! | `acquire/` | an acquire, seen from its caller, and as a task of its own while it waits |
 //! | `guard_inner.rs`, `lease_state.rs` | a held lock: who owns it, and what is known about its lease |
 //! | `renewer.rs`, `schedule.rs` | the task that renews all held locks, and its timetable |
-//! | `releaser.rs` | the task that releases, and repeats until the server responds |
+//! | `releaser/` | the task that releases, and repeats until the server responds |
 //! | `executor.rs` | where these tasks run |
 //! | `in_place.rs` | futures that run on the caller's thread, and outlive the caller |
 
@@ -38,8 +38,6 @@ use crate::support::clock::Clock;
 
 /// How long a call for an operator may take.
 const ADMIN_LIMIT: Duration = Duration::from_secs(10);
-/// How long dropping the last handle may block at most, and only if a release is pending.
-const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// What the handles and tasks of a client share. Tasks hold it directly, handles through a
 /// [`ClientRef`].
@@ -219,7 +217,7 @@ impl Drop for ClientRef {
         }
         // At the end of `main`, nothing else would wait for a release that is under way.
         if !self.inner.executor.is_here() {
-            self.inner.releaser.wait(self.inner.clock.now(), LAST_WAIT);
+            self.inner.releaser.wait(&self.inner.clock);
         }
         self.inner.releaser.close();
         self.inner.renewer.stop();

@@ -14,9 +14,13 @@
 //! belongs to a session which is kept alive for other claims does not end with its own lease. And a
 //! release that fails because one server is frozen must not delay the releases of others: first
 //! tries and repetitions have separate limits.
+//!
+//! - `open`: the releases that are not confirmed, and waiting for them
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, MutexGuard};
+mod open;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -25,15 +29,17 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Notify, Semaphore};
 
+use self::open::OpenReleases;
+pub(crate) use self::open::Pending;
 use crate::backend::Claim;
 use crate::engine::ClientInner;
 use crate::engine::in_place::InPlace;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::support::backoff::Backoff;
-use crate::support::clock::Moment;
+use crate::support::clock::{Clock, Moment};
 use crate::support::short_wait;
-use crate::support::sync::{Condvar, Mutex};
+use crate::support::sync::Mutex;
 
 /// How many first tries, and how many repetitions, are under way at the same time.
 pub(crate) const AT_ONCE: usize = 64;
@@ -42,17 +48,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest pause before a repetition, whatever else succeeds.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
-/// How many unconfirmed releases are kept beyond their leases: a client whose server never comes
-/// back must not fill its memory.
-const MOST_OPEN: usize = 10_000;
 
 /// The releases that are still to be confirmed.
-#[derive(Debug)]
 pub(crate) struct Releaser {
-    state: Mutex<State>,
+    open: OpenReleases,
+    jobs: Mutex<Jobs>,
     woken: Notify,
-    done: Notify,
-    done_blocking: Condvar,
     /// Notified when a release was confirmed: those that failed before may succeed now.
     confirmed: Notify,
     /// Limits the repetitions that are under way at the same time. First tries have a limit of
@@ -60,35 +61,12 @@ pub(crate) struct Releaser {
     repetitions: Semaphore,
 }
 
+/// What the task of the releaser has to do.
 #[derive(Default)]
-struct State {
-    jobs: VecDeque<BoxFuture<'static, Tried>>,
-    /// Every claim whose release was begun and is not confirmed.
-    open: BTreeMap<u64, Open>,
-    last: u64,
+struct Jobs {
+    submitted: VecDeque<BoxFuture<'static, Tried>>,
+    /// Whether the task runs.
     running: bool,
-    /// The last handle of the client was dropped: nothing is repeated beyond its lease.
-    closed: bool,
-    /// How many threads are blocked in [`Releaser::wait`].
-    blocked: usize,
-}
-
-/// A claim that may have left something at the server.
-struct Open {
-    /// The key as the caller knows it.
-    key: Key,
-    /// Until when `flush` waits for it; it is repeated also after that. `None` before the release
-    /// is submitted.
-    end: Option<Moment>,
-    /// Error of the last try.
-    failure: Option<Error>,
-}
-
-/// A release that was begun: `flush` waits for it until this value is dropped.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    releaser: Arc<Releaser>,
-    number: u64,
 }
 
 /// One release.
@@ -108,10 +86,9 @@ struct Tried {
 impl Default for Releaser {
     fn default() -> Releaser {
         Releaser {
-            state: Mutex::default(),
+            open: OpenReleases::default(),
+            jobs: Mutex::default(),
             woken: Notify::new(),
-            done: Notify::new(),
-            done_blocking: Condvar::default(),
             confirmed: Notify::new(),
             repetitions: Semaphore::new(AT_ONCE),
         }
@@ -122,11 +99,7 @@ impl Releaser {
     /// Counts a release as begun. Call it before the caller can learn that its claim has ended, so
     /// that a `flush` after that waits for the release.
     pub(crate) fn begin(self: &Arc<Self>, key: Key) -> Pending {
-        let mut state = self.state();
-        state.last += 1;
-        let number = state.last;
-        state.open.insert(number, Open { key, end: None, failure: None });
-        Pending { releaser: self.clone(), number }
+        Pending::new(self, key)
     }
 
     /// Releases a claim in the background: its caller does not wait for the response.
@@ -138,7 +111,7 @@ impl Releaser {
         // On the caller's own runtime, a release that need not wait is even finished here. Not in a
         // forked child, which shares the connection with its parent; and not when very many guards
         // are dropped at once, whose requests would only wait at the server.
-        let few = inner.releaser.state().open.len() <= AT_ONCE;
+        let few = inner.releaser.open.len() <= AT_ONCE;
         if few && inner.executor.check().is_ok() {
             let mut context = Context::from_waker(Waker::noop());
             let poll = || short_wait::without(|| trying.as_mut().poll(&mut context));
@@ -175,48 +148,33 @@ impl Releaser {
     ///
     /// `Unavailable`, with what is not confirmed.
     pub(crate) async fn flush(&self, inner: &ClientInner) -> Result<()> {
-        let last = self.state().last;
-        loop {
-            let mut done = std::pin::pin!(self.done.notified());
-            done.as_mut().enable();
-            let Some(end) = self.state().end(last) else { return Ok(()) };
-            if end <= inner.clock.now() {
-                return self.state().failure(last, inner.info.name);
-            }
-            tokio::select! {
-                () = done => {}
-                () = inner.clock.sleep_until(end) => {}
-            }
-        }
+        self.open.flush(&inner.clock, inner.info.name).await
     }
 
     /// Every release that was begun and is not confirmed, as an error.
     pub(crate) fn unconfirmed(&self, name: &str) -> Result<()> {
-        self.state().failure(u64::MAX, name)
+        self.open.unconfirmed(name)
     }
 
-    /// Blocks until no release is worth waiting for, but not for longer than `longest`.
-    pub(crate) fn wait(&self, now: Moment, longest: Duration) {
-        let mut state = self.state();
-        state.blocked += 1;
-        let waits = |state: &mut State| state.end(u64::MAX).is_some_and(|end| end > now);
-        self.done_blocking.wait_timeout_while(state, longest, waits).blocked -= 1;
+    /// Blocks while releases are confirmed, at the end of a client: see [`OpenReleases::wait`].
+    pub(crate) fn wait(&self, clock: &Clock) {
+        self.open.wait(clock);
     }
 
     /// The last handle of the client was dropped: from now on a release is repeated until its lease
     /// ends, and no longer.
     pub(crate) fn close(&self) {
-        self.state().closed = true;
+        self.open.close();
         self.confirmed.notify_waiters();
     }
 
     /// Leaves the rest of a first try, and its repetitions, to the task of the releaser.
     fn submit(inner: &Arc<ClientInner>, trying: BoxFuture<'static, Tried>) {
         let releaser = &inner.releaser;
-        let mut state = releaser.state();
-        state.jobs.push_back(trying);
-        let start = !std::mem::replace(&mut state.running, true);
-        drop(state);
+        let mut jobs = releaser.jobs.lock();
+        jobs.submitted.push_back(trying);
+        let start = !std::mem::replace(&mut jobs.running, true);
+        drop(jobs);
         if start {
             inner.executor.spawn(run(ReleaserTask(inner.clone())));
         }
@@ -226,78 +184,27 @@ impl Releaser {
     /// The pause before a release is repeated: longer the more releases fail, so that a server
     /// which recovers is not overloaded by them.
     fn pause(&self, pause: Duration) -> Duration {
-        let rounds = self.state().open.len().div_ceil(AT_ONCE);
+        let rounds = self.open.len().div_ceil(AT_ONCE);
         pause.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX).max(1))
     }
+}
 
-    /// Records a failed try. `false` if the release is not to be repeated.
-    fn failed(&self, job: &ReleaseJob, now: Moment, error: Error) -> bool {
-        let mut state = self.state();
-        let closed = state.closed;
-        let too_many = state.open.len() > MOST_OPEN;
-        if let Some(open) = state.open.get_mut(&job.pending.number) {
-            open.failure = Some(error);
-        }
-        now < job.end || !(closed || too_many)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+impl std::fmt::Debug for Releaser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Releaser({} open)", self.open.len())
     }
 }
 
 impl ReleaseJob {
     fn new(inner: &ClientInner, claim: Claim, pending: Pending) -> ReleaseJob {
         let end = inner.clock.now() + claim.ttl;
-        if let Some(open) = inner.releaser.state().open.get_mut(&pending.number) {
-            open.end = Some(end);
-        }
+        pending.submitted(end);
         ReleaseJob { claim, end, pending }
     }
-}
 
-impl State {
-    /// Until when `flush` waits for what was begun up to this number; `None` if all of it is done.
-    fn end(&self, last: u64) -> Option<Moment> {
-        let open = self.open.range(..=last).map(|(_, open)| open);
-        open.map(|open| open.end.unwrap_or(Moment::NEVER)).max()
-    }
-
-    /// What was begun up to this number and is not confirmed, as an error.
-    fn failure(&self, last: u64, name: &str) -> Result<()> {
-        let mut open = self.open.range(..=last).map(|(_, open)| open);
-        let Some(first) = open.next() else { return Ok(()) };
-        let others = match open.count() {
-            0 => String::new(),
-            count => format!(" and {count} more"),
-        };
-        let why = first.failure.as_ref().map(|failure| format!(": {failure}"));
-        let message = format!(
-            "{name} did not confirm the release of `{}`{others}{}",
-            first.key,
-            why.unwrap_or_default()
-        );
-        Err(Error::new(ErrorKind::Unavailable, message))
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        let mut state = self.releaser.state();
-        state.open.remove(&self.number);
-        let blocked = state.blocked > 0;
-        drop(state);
-        self.releaser.done.notify_waiters();
-        // Notifying a condition variable is a system call, also without waiting threads.
-        if blocked {
-            self.releaser.done_blocking.notify_all();
-        }
-    }
-}
-
-impl std::fmt::Debug for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} open", self.open.len())
+    /// Records a failed try. `false` if the release is not to be repeated.
+    fn failed(&self, now: Moment, error: Error) -> bool {
+        self.pending.failed(error) || now < self.end
     }
 }
 
@@ -310,9 +217,9 @@ async fn run(running: ReleaserTask) {
     let mut repetitions = FuturesUnordered::new();
     loop {
         {
-            let mut state = releaser.state();
+            let mut state = releaser.jobs.lock();
             while jobs.len() < AT_ONCE
-                && let Some(job) = state.jobs.pop_front()
+                && let Some(job) = state.submitted.pop_front()
             {
                 jobs.push(job);
             }
@@ -339,7 +246,7 @@ struct ReleaserTask(Arc<ClientInner>);
 
 impl Drop for ReleaserTask {
     fn drop(&mut self) {
-        self.0.releaser.state().running = false;
+        self.0.releaser.jobs.lock().running = false;
     }
 }
 
@@ -352,7 +259,7 @@ async fn first(inner: Arc<ClientInner>, job: ReleaseJob) -> Tried {
             inner.releaser.confirmed.notify_waiters();
             false
         }
-        Err(failure) => inner.releaser.failed(&job, inner.clock.now(), failure.clone()),
+        Err(failure) => job.failed(inner.clock.now(), failure.clone()),
     };
     Tried { response, repeat: again.then_some(job) }
 }
@@ -368,7 +275,7 @@ async fn repeat(inner: Arc<ClientInner>, job: ReleaseJob) {
         let response = inner.call(limit, inner.backend.release(&job.claim)).await;
         drop(permit);
         let Err(failure) = response else { break };
-        if !releaser.failed(&job, inner.clock.now(), failure) {
+        if !job.failed(inner.clock.now(), failure) {
             return;
         }
     }
