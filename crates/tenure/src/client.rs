@@ -15,7 +15,8 @@ use crate::lock::Lock;
 
 /// A client of one server. Cheap to clone; all clones share connections and background tasks. When
 /// the last of its handles (clients, locks, guards) is dropped, the client first waits for the
-/// releases of dropped guards, for a second at most.
+/// releases of dropped guards: for as long as the server confirms them, ten seconds at most, and for
+/// one second if it confirms none.
 ///
 /// # Examples
 ///

@@ -63,7 +63,8 @@
 //! # How a program ends
 //!
 //! Dropping a guard releases its lock in the background. When the last handle of a client is
-//! dropped, it waits up to a second for such releases, so that the lock of a guard dropped at the
+//! dropped, it waits for such releases while the server confirms them (ten seconds at most, and one
+//! second if it confirms none), so that the lock of a guard dropped at the
 //! end of `main` is released. [`Guard::release`] waits for the server's response, [`Client::flush`]
 //! for every guard dropped so far, and [`Client::shutdown`] shuts a client down.
 //!
