@@ -1,8 +1,8 @@
 //! The Lua scripts, their arguments, and how their responses are read.
 //!
 //! A script is made of files of `../lua`: how this layout writes and reads a held lock
-//! (`fast_redisson.lua` and `redisson.lua`, or `fast_plain.lua` and `plain.lua`), what scripts try
-//! first (`fast.lua`), what the scripts about one lock share (`common.lua`), and its own. Each
+//! (`fast_redisson.lua` and `redisson.lua`, or `fast_plain.lua` and `plain.lua`), what the URL says
+//! (`config.lua`), what scripts try first (`fast.lua`), what the scripts about one lock share (`common.lua`), and its own. Each
 //! method of [`Scripts`] passes the arguments in the order in which its file reads them.
 
 use std::fmt;
@@ -29,7 +29,7 @@ const HEADER_ARGUMENTS: usize = 3;
 const HEADER_BYTES: usize = 60;
 /// How many keys a script about one lock has at most, and how many other arguments.
 pub(crate) const KEYS_OF_A_LOCK: usize = 5;
-const ARGUMENTS_MAX: usize = 10;
+const ARGUMENTS_MAX: usize = 7;
 /// How long the name of a key or channel is beside that of its lock, in bytes, nearly always.
 const NAME_BYTES: usize = 28;
 /// How long the arguments of a script about one lock are, beside names and holder info: the owner
@@ -52,7 +52,6 @@ pub(crate) struct Scripts {
     channels: Arc<Channels>,
     /// For how long a token is remembered.
     memory: Duration,
-    handoffs_in_a_row: i64,
 }
 
 impl Scripts {
@@ -67,7 +66,9 @@ impl Scripts {
         };
         let fast = include_str!("../lua/fast.lua");
         let common = include_str!("../lua/common.lua");
-        let about_lock = |first, own| LuaScript::new(&[write, fast, first, read, common, own]);
+        let constants = constants(config);
+        let about_lock =
+            |first, own| LuaScript::new(&[&constants, write, fast, first, read, common, own]);
         let alone = |own| LuaScript::new(&[read, own]);
         let acquire_first = include_str!("../lua/acquire_first.lua");
         let acquire = include_str!("../lua/acquire.lua");
@@ -77,6 +78,7 @@ impl Scripts {
             format!("local function {name}(KEYS, ARGV)\n{first}\n{read}\n{common}\n{own}\nend")
         };
         let batch = [
+            &constants,
             write,
             fast,
             &function("acquire", acquire_first, acquire),
@@ -93,12 +95,6 @@ impl Scripts {
             raise_token: alone(include_str!("../lua/raise.lua")),
             channels: channels.clone(),
             memory: config.memory,
-            handoffs_in_a_row: match (config.order, config.layout) {
-                (QueueOrder::Barging, _) => -1,
-                (QueueOrder::Fifo, Layout::Redisson) => HANDOFFS_IN_A_ROW_MAX,
-                // Foreign clients of this layout poll; whether one of them waits is not known.
-                (QueueOrder::Fifo, Layout::Plain) => 0,
-            },
         }
     }
 
@@ -214,11 +210,22 @@ impl Scripts {
             Some(channel) => call.push(channel),
             None => call.push(""),
         }
-        call.push(ms(self.memory));
-        call.push(self.handoffs_in_a_row);
-        call.push(ms(FOREIGN_WINDOW));
         call
     }
+}
+
+/// The text of `lua/config.lua` for this configuration.
+fn constants(config: &Config) -> String {
+    let handoffs_in_a_row = match (config.order, config.layout) {
+        (QueueOrder::Barging, _) => -1,
+        (QueueOrder::Fifo, Layout::Redisson) => HANDOFFS_IN_A_ROW_MAX,
+        // Foreign clients of this layout poll; whether one of them waits is not known.
+        (QueueOrder::Fifo, Layout::Plain) => 0,
+    };
+    include_str!("../lua/config.lua")
+        .replace("$memory", &ms(config.memory).to_string())
+        .replace("$row_max", &handoffs_in_a_row.to_string())
+        .replace("$grace", &ms(FOREIGN_WINDOW).to_string())
 }
 
 /// The script for many claims at once: see `lua/batch.lua`.

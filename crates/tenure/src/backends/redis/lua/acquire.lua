@@ -18,7 +18,7 @@
 -- ARGV: owner, ttl, lease of a queue entry (0: the claim does not wait), holder info.
 -- Returns { 1, token, ttl }, or { -1 } if the claim was cancelled, or
 -- { 0, retry after, ahead, sequence, holder, ms left, token, info, age }.
-local owner, ttl, lease, info = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10]
+local owner, ttl, lease, info = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local holder, left, wrong = holder_of(name)
 if wrong then return redis.error_reply(wrong) end
 local known = redis.call('HMGET', state, 'token', 'place', 'window', 'owner', 'note', 'since', 'row')

@@ -8,8 +8,8 @@
 -- reads.
 local responses, at = {}, 1
 for first = 1, #KEYS, 5 do
-  local run, count = acquire, 10
-  if ARGV[at] == 'r' then run, count = release, 8 end
+  local run, count = acquire, 7
+  if ARGV[at] == 'r' then run, count = release, 5 end
   local keys = { unpack(KEYS, first, first + 4) }
   local fine, response = pcall(run, keys, { unpack(ARGV, at + 1, at + count) })
   if not fine then

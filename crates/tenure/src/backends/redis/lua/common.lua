@@ -28,11 +28,6 @@ local name, state, queue, entries, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4
 -- The command that publishes, what the channels of clients begin with, the channel that says that
 -- the lock is free.
 local publish_command, client_channels, free_channel = ARGV[1], ARGV[2], ARGV[3]
--- In ms: how long a token is remembered. How many handoffs in a row there are before foreign
--- clients get a chance (0: no limit, -1: barging, the first request wins). In ms: how long that
--- chance lasts.
-local memory, row_max, grace = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local barging = row_max < 0
 
 local time = redis.call('TIME')
 local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])

@@ -1,7 +1,7 @@
 -- Force-releases exactly the grant with this token, and notifies its holder.
 --
 -- ARGV: token. Returns 1 if it was evicted, 0 if that grant does not hold the lock.
-local token = ARGV[7]
+local token = ARGV[4]
 local holder, _, wrong = holder_of(name)
 if wrong then return redis.error_reply(wrong) end
 local known = redis.call('HMGET', state, 'token', 'owner', 'row')

@@ -12,7 +12,7 @@ local time
 -- The state outlives its last token by `memory`. To set that expiry with every grant would be
 -- one command more: it is set somewhat longer than needed, and 'expires' says when it ends.
 -- Other scripts only ever extend it.
-local function acquire_free(lock, state, queue, tombstone, owner, ttl, info, memory, barging)
+local function acquire_free(lock, state, queue, tombstone, owner, ttl, info)
   if redis.call('EXISTS', lock, queue, tombstone) > 0 then return nil end
   local known = redis.call('HMGET', state, 'token', 'window', 'expires')
   time = time or redis.call('TIME')

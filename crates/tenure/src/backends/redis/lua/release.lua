@@ -15,7 +15,7 @@
 --
 -- ARGV: owner, how long the tombstone stays in ms (0: none).
 -- Returns 2 if it held the lock, 1 if it was queued, 0 if there was nothing.
-local owner, tombstone_ttl = ARGV[7], tonumber(ARGV[8])
+local owner, tombstone_ttl = ARGV[4], tonumber(ARGV[5])
 local holder, _, wrong = holder_of(name)
 local known = redis.call('HMGET', state, 'token', 'window', 'row')
 local last_token, row = tonumber(known[1] or nil), tonumber(known[3] or 0) or 0
