@@ -251,28 +251,36 @@ impl RespDriver {
         match waiting {
             // The caller may be gone.
             Waiting::One(slot) => drop(slot.reply.send(Ok(value))),
-            Waiting::Batch(callers) => self.deliver_batch(callers, value),
+            Waiting::Batch(callers) => self.deliver_batch(callers, value)?,
         }
         Ok(())
     }
 
-    /// Hands each of the callers of a batch its own response. If the server did not run the script,
+    /// Hands each of the callers of a batch its own response. If the server refused the script,
     /// that is the response to all of them.
-    fn deliver_batch(&mut self, callers: Vec<oneshot::Sender<Response>>, value: Value) {
+    fn deliver_batch(
+        &mut self,
+        callers: Vec<oneshot::Sender<Response>>,
+        value: Value,
+    ) -> io::Result<()> {
         match value {
             Value::Array(responses) if responses.len() == callers.len() => {
                 for (caller, response) in callers.into_iter().zip(responses) {
                     drop(caller.send(Ok(response)));
                 }
+                Ok(())
             }
-            refusal => {
+            Value::ServerError(_) => {
                 // The server may have forgotten the script. Then each caller sends its own, and the
                 // next batch is sent with its text.
                 self.batch.iter_mut().for_each(|batch| batch.is_known = false);
                 for caller in callers {
-                    drop(caller.send(Ok(refusal.clone())));
+                    drop(caller.send(Ok(value.clone())));
                 }
+                Ok(())
             }
+            // Which claim has which outcome is not known: the connection ends, which says so.
+            _ => Err(io::Error::other("not as many responses as requests in a batch")),
         }
     }
 
