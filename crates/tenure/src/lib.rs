@@ -76,11 +76,23 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `memory` (default), `sqlite`, `redis`, `redlock`, `postgres`, `mysql`, `etcd`, `zookeeper`, `consul` | that server |
+//! | `memory` | locks inside one process, for tests; on by default |
+//! | `sqlite` | the embedded store: locks between the processes of one machine, in a file |
+//! | `redis` | Redis and Valkey: one server, Sentinel or Cluster |
+//! | `redlock` | a majority of independent Redis masters |
+//! | `postgres` | PostgreSQL: leases in a table, advisory locks, or row locks |
+//! | `mysql` | MySQL and MariaDB: leases in a table, named locks, or row locks |
+//! | `etcd` | etcd, in the layout of its own lock package |
+//! | `zookeeper` | ZooKeeper, in the layout of Curator |
+//! | `consul` | Consul, in the layout of its own `api.Lock` |
 //! | `tls` | encrypted connections to Redis, PostgreSQL, etcd and Consul |
 //! | `mysql-tls` | encrypted connections to MySQL and MariaDB |
 //! | `serde` | [`Config`], [`Key`] and [`FencingToken`] in configuration files and messages |
-//! | `fence-http`, `fence-mysql-async`, `fence-redis`, `fence-rusqlite`, `fence-tokio-postgres` | a [`fence`] for that client |
+//! | `fence-http` | the header `Fencing-Token` and a tower layer that checks it: `fence::http` |
+//! | `fence-mysql-async` | a [`fence`] in a transaction of mysql_async |
+//! | `fence-redis` | a [`fence`] over a connection of redis-rs |
+//! | `fence-rusqlite` | a [`fence`] in a transaction of rusqlite |
+//! | `fence-tokio-postgres` | a [`fence`] in a transaction of tokio-postgres |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
