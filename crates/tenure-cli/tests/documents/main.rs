@@ -20,6 +20,8 @@ mod support;
 #[cfg(target_os = "linux")]
 mod console;
 #[cfg(target_os = "linux")]
+mod inline;
+#[cfg(target_os = "linux")]
 mod markdown;
 #[cfg(target_os = "linux")]
 mod program;
@@ -33,6 +35,7 @@ fn main() {
     let pages = markdown::pages();
     let mut trials = console::trials(&pages);
     trials.extend(services::trials(&pages));
+    trials.push(inline::trial(&pages));
     trials.push(program::trial(&pages));
     libtest_mimic::run(&arguments, trials).exit();
 }

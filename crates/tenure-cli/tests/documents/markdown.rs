@@ -31,6 +31,8 @@ impl Block {
 pub(crate) struct Page {
     pub(crate) name: String,
     pub(crate) blocks: Vec<Block>,
+    /// What stands in backquotes inside of sentences.
+    pub(crate) inline: Vec<String>,
 }
 
 /// The folder of the workspace.
@@ -54,7 +56,8 @@ pub(crate) fn pages() -> Vec<Page> {
         .map(|name| {
             let text = std::fs::read_to_string(root.join(&name)).unwrap();
             let blocks = blocks(&name, &text);
-            Page { name, blocks }
+            let inline = inline(&text);
+            Page { name, blocks, inline }
         })
         .collect()
 }
@@ -83,6 +86,17 @@ fn blocks(page: &str, text: &str) -> Vec<Block> {
     }
     assert!(open.is_none(), "{page}: a block is not closed");
     blocks
+}
+
+fn inline(text: &str) -> Vec<String> {
+    let mut code = false;
+    let prose = text.lines().filter(|line| {
+        let fence = line.trim_start().starts_with("```");
+        code ^= fence;
+        !code && !fence
+    });
+    let spans = prose.flat_map(|line| line.split('`').skip(1).step_by(2));
+    spans.map(str::to_owned).collect()
 }
 
 /// `name=value`, `name="several words"`.
