@@ -23,6 +23,9 @@ default-theme = "light"
 preferred-dark-theme = "navy"
 no-section-label = true
 
+[output.html.playground]
+runnable = false
+
 [output.html.search]
 limit-results = 20
 
