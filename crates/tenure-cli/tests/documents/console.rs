@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Completion, Failed, Trial};
 use rustix::process::{Pid, Signal, kill_process_group};
-use tenure_servers::{Cluster, Options, Topology, require, start};
+use tenure_servers::{Bundle, Cluster, Options, Topology, require, start, tool};
 
 use crate::markdown::{Block, Page, commands, root, shown_output};
 
@@ -70,6 +70,9 @@ pub(crate) fn server(name: &str) -> Result<Result<Cluster, String>, Failed> {
 
 fn run(block: &Block, cluster: Option<&Cluster>) -> Result<(), Failed> {
     let folder = Folder::new();
+    if let Some(cluster) = cluster {
+        folder.add_tools(cluster)?;
+    }
     let url = cluster.map(Cluster::url);
     let mut script = String::from("set -eo pipefail\n");
     let mut replaced = false;
@@ -172,6 +175,26 @@ impl Folder {
             command.env("TENURE_URL", url);
         }
         command
+    }
+
+    /// The server's own program, as one that is installed and configured.
+    fn add_tools(&self, cluster: &Cluster) -> Result<(), Failed> {
+        let (bundle, name, variable) = match cluster.topology() {
+            Topology::Etcd => (Bundle::Etcd, "etcdctl", "ETCDCTL_ENDPOINTS"),
+            Topology::Consul => (Bundle::Consul, "consul", "CONSUL_HTTP_ADDR"),
+            _ => return Ok(()),
+        };
+        let command = tool(bundle, name)?;
+        let mut script = format!("#!/bin/sh\nexport {variable}={}\n", cluster.node().address());
+        for (name, value) in command.get_envs().filter_map(|(name, value)| Some((name, value?))) {
+            script.push_str(&format!("export {}='{}'\n", name.display(), value.display()));
+        }
+        script.push_str(&format!("exec '{}'", command.get_program().display()));
+        for argument in command.get_args() {
+            script.push_str(&format!(" '{}'", argument.display()));
+        }
+        write_script(&self.path().join("bin").join(name), &format!("{script} \"$@\"\n"));
+        Ok(())
     }
 
     fn hold(&self, key: &str, url: Option<&str>) -> crate::support::Running {
