@@ -79,7 +79,7 @@
 //! | `memory` (default), `sqlite`, `redis`, `redlock`, `postgres`, `mysql`, `etcd`, `zookeeper`, `consul` | that server |
 //! | `tls` | encrypted connections to Redis, PostgreSQL, etcd and Consul |
 //! | `mysql-tls` | encrypted connections to MySQL and MariaDB |
-//! | `serde` | [`Config`], [`Key`] and [`FencingToken`] in configuration files and messages |
+//! | `serde` | [`Config`], [`Key`] and [`FencingToken`] in configuration files and messages; [`Busy`], [`Holder`], [`Holding`], [`Waiter`] and [`Lost`] as the JSON of the program |
 //! | `fence-http`, `fence-mysql-async`, `fence-redis`, `fence-rusqlite`, `fence-tokio-postgres` | a [`fence`] for that client |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]

@@ -46,4 +46,5 @@ pub mod sql;
 pub mod tokio_postgres;
 
 pub use memory::{Fenced, FencedGuard, Fences, Full, Turn};
+pub(crate) use refused::is_stale;
 pub use refused::{Refused, Stale};
