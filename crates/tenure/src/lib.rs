@@ -81,6 +81,7 @@
 //! | `mysql-tls` | encrypted connections to MySQL and MariaDB |
 //! | `serde` | [`Config`], [`Key`] and [`FencingToken`] in configuration files and messages; [`Busy`], [`Holder`], [`Holding`], [`Waiter`] and [`Lost`] as the JSON of the program |
 //! | `fence-http`, `fence-mysql-async`, `fence-redis`, `fence-rusqlite`, `fence-tokio-postgres` | a [`fence`] for that client |
+//! | `fence-sqlx` (`fence-sqlx-mysql`, `fence-sqlx-postgres`) | a [`fence`] for sqlx 0.9, on both servers or one of them; needs Rust 1.94 |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
