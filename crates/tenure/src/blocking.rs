@@ -52,6 +52,22 @@ pub fn connect(url: &str) -> Result<Client> {
     url.parse::<Config>()?.connect_blocking()
 }
 
+/// A client that connects at its first use. See [`Config::connect_lazy`].
+///
+/// # Errors
+///
+/// As for [`Config::connect_lazy`].
+///
+/// # Examples
+///
+/// ```
+/// let locks = tenure::blocking::connect_lazy("sqlite:locks.db");
+/// # let _ = locks;
+/// ```
+pub fn connect_lazy(url: &str) -> Result<Client> {
+    url.parse::<Config>()?.connect_lazy().map(Client)
+}
+
 /// A client of one server. See [`tenure::Client`](crate::Client).
 ///
 /// # Examples

@@ -99,6 +99,7 @@ mod guard;
 mod hosted;
 mod key;
 pub mod layers;
+mod lazy;
 mod lease;
 mod lock;
 mod reentrant;
@@ -120,6 +121,7 @@ pub use key::Key;
 pub use lease::Lease;
 pub use lock::Lock;
 pub use reentrant::Reentrant;
+pub use support::credentials::Credentials;
 pub use support::url::duration;
 pub use token::FencingToken;
 
@@ -145,6 +147,24 @@ pub use token::FencingToken;
 pub fn connect(url: &str) -> impl Future<Output = Result<Client>> + Send + use<> {
     let config = url.parse::<Config>();
     async move { config?.connect().await }
+}
+
+/// A client that connects at its first use. See [`Config::connect_lazy`].
+///
+/// # Errors
+///
+/// `Invalid` for a wrong URL, `Unsupported` if the backend is not built in.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+/// let locks = tenure::connect_lazy("memory:")?;
+/// locks.lock("orders/42").acquire().await?.release().await?;
+/// # Ok(()) }
+/// ```
+pub fn connect_lazy(url: &str) -> Result<Client> {
+    url.parse::<Config>()?.connect_lazy()
 }
 
 impl Client {
