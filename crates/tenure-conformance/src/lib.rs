@@ -27,6 +27,8 @@ mod pages {
     struct Readme;
     #[doc = include_str!("../../../README.zh-CN.md")]
     struct ReadmeInChinese;
+    #[doc = include_str!("../../../docs/connections.md")]
+    struct Connections;
     #[doc = include_str!("../../../docs/faq.md")]
     struct Faq;
     #[doc = include_str!("../../../docs/fencing.md")]

@@ -87,11 +87,14 @@
 //! | `consul` | Consul, in the layout of its own `api.Lock` |
 //! | `tls` | encrypted connections to Redis, PostgreSQL, etcd and Consul |
 //! | `mysql-tls` | encrypted connections to MySQL and MariaDB |
-//! | `serde` | [`Config`], [`Key`] and [`FencingToken`] in configuration files and messages |
+//! | `serde` | [`Config`], [`Key`] and [`FencingToken`] in configuration files and messages; [`Busy`], [`Holder`], [`Holding`], [`Waiter`] and [`Lost`] as the JSON of the program |
 //! | `fence-http` | the header `Fencing-Token` and a tower layer that checks it: `fence::http` |
 //! | `fence-mysql-async` | a [`fence`] in a transaction of mysql_async |
 //! | `fence-redis` | a [`fence`] over a connection of redis-rs |
 //! | `fence-rusqlite` | a [`fence`] in a transaction of rusqlite |
+//! | `fence-sqlx` | a [`fence`] in a transaction of sqlx 0.9, on PostgreSQL, MySQL and MariaDB; needs Rust 1.94 |
+//! | `fence-sqlx-mysql` | the same, on MySQL and MariaDB only |
+//! | `fence-sqlx-postgres` | the same, on PostgreSQL only |
 //! | `fence-tokio-postgres` | a [`fence`] in a transaction of tokio-postgres |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
@@ -110,6 +113,7 @@ mod guard;
 mod hosted;
 mod key;
 pub mod layers;
+mod lazy;
 mod lease;
 mod lock;
 mod reentrant;
@@ -131,6 +135,7 @@ pub use key::Key;
 pub use lease::Lease;
 pub use lock::Lock;
 pub use reentrant::Reentrant;
+pub use support::credentials::Credentials;
 pub use support::url::duration;
 pub use token::FencingToken;
 
@@ -156,6 +161,24 @@ pub use token::FencingToken;
 pub fn connect(url: &str) -> impl Future<Output = Result<Client>> + Send + use<> {
     let config = url.parse::<Config>();
     async move { config?.connect().await }
+}
+
+/// A client that connects at its first use. See [`Config::connect_lazy`].
+///
+/// # Errors
+///
+/// `Invalid` for a wrong URL, `Unsupported` if the backend is not built in.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+/// let locks = tenure::connect_lazy("memory:")?;
+/// locks.lock("orders/42").acquire().await?.release().await?;
+/// # Ok(()) }
+/// ```
+pub fn connect_lazy(url: &str) -> Result<Client> {
+    url.parse::<Config>()?.connect_lazy()
 }
 
 impl Client {
