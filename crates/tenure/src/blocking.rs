@@ -61,11 +61,12 @@ pub fn connect(url: &str) -> Result<Client> {
 /// # Examples
 ///
 /// ```
-/// let locks = tenure::blocking::connect_lazy("sqlite:locks.db");
-/// # let _ = locks;
+/// let locks = tenure::blocking::connect_lazy("memory:")?;
+/// locks.lock("a").acquire()?.release()?;
+/// # Ok::<(), tenure::Error>(())
 /// ```
 pub fn connect_lazy(url: &str) -> Result<Client> {
-    url.parse::<Config>()?.connect_lazy().map(Client)
+    url.parse::<Config>()?.connect_lazy_blocking()
 }
 
 /// A client of one server. See [`tenure::Client`](crate::Client).

@@ -29,6 +29,8 @@
 //! | the lock now or not at all | [`Lock::try_acquire`] |
 //! | the lock again, further down the call chain | [`Lock::reentrant`] |
 //! | no async | [`blocking`] |
+//! | a client although the server is not there yet | [`connect_lazy`] |
+//! | a response of an HTTP service for an error | [`ErrorKind`] has a table |
 //!
 //! # What if it is lost?
 //!
@@ -65,7 +67,8 @@
 //! Dropping a guard releases its lock in the background. When the last handle of a client is
 //! dropped, it waits up to a second for such releases, so that the lock of a guard dropped at the
 //! end of `main` is released. [`Guard::release`] waits for the server's response, [`Client::flush`]
-//! for every guard dropped so far, and [`Client::shutdown`] shuts a client down.
+//! for every guard dropped so far, and [`Client::shutdown`] shuts a client down: its holders hear
+//! it by [`Lease::closing`], and have some time to come to their end.
 //!
 //! Turn on rustc's lint `let_underscore_drop`: it catches `let _ = lock.acquire().await?`, which
 //! acquires the lock and releases it at once.

@@ -17,6 +17,7 @@ server_cases! {
     two_lazy_clients_exclude_each_other Etcd;
     two_lazy_clients_exclude_each_other Mariadb;
     a_dropped_acquire_leaves_nothing_when_the_server_comes Redis;
+    a_program_without_a_runtime_connects_lazily_too Redis;
 }
 
 fn connect(cluster: &Cluster, options: &str) -> Result<Client> {
@@ -126,4 +127,16 @@ async fn a_dropped_acquire_leaves_nothing_when_the_server_comes(cluster: &Cluste
     let other = connect(cluster, "")?;
     acquire_free(&other.lock("k")).await?.release().await?;
     Ok(())
+}
+
+async fn a_program_without_a_runtime_connects_lazily_too(cluster: &Cluster) -> Result<()> {
+    let url = cluster.url();
+    let thread = std::thread::spawn(move || -> Result<()> {
+        let locks = tenure::blocking::connect_lazy(&url)?;
+        let guard = locks.lock("k").acquire()?;
+        ensure!(locks.list("")?.len() == 1);
+        guard.release()?;
+        Ok(locks.shutdown(Duration::ZERO)?)
+    });
+    tokio::task::spawn_blocking(move || thread.join().unwrap()).await?
 }

@@ -82,6 +82,20 @@ impl Config {
         Ok(self.build(Arc::new(backend), Executor::thread()?))
     }
 
+    /// As [`connect_lazy`](Config::connect_lazy), without async. See
+    /// [`blocking`](crate::blocking).
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect_lazy`](Config::connect_lazy).
+    pub fn connect_lazy_blocking(self) -> Result<crate::blocking::Client> {
+        let url = self.checked_url()?;
+        if backends::is_in_process(&url) {
+            return self.connect_blocking();
+        }
+        self.connect_lazy().map(crate::blocking::Client::new)
+    }
+
     /// Connects, with layers around the backend. They run on the client's own thread, as the
     /// backend does.
     ///

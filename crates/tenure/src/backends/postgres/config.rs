@@ -192,7 +192,7 @@ mod tests {
             ("postgres://?channel_binding=prefer", "leave it out"),
             ("postgres://?connect_timeout=soon", "`connect_timeout`"),
             ("postgres://?mode=session&pooler=yes", "mode=lease"),
-            ("postgres://?pol=1", "known: connect_timeout, connections"),
+            ("postgres://?pol=1", "known: application_name, connect_timeout"),
         ] {
             let error = config(url).unwrap_err().to_string();
             assert!(error.contains(part), "{url}: {error}");
