@@ -1,6 +1,7 @@
 //! What contributors and CI run. `cargo xtask test` runs everything.
 
 mod servers;
+mod site;
 mod test;
 mod tidy;
 
@@ -12,6 +13,7 @@ Usage: cargo xtask COMMAND
   test [--quick]      everything: format, lints, docs, unit, doc, conformance and CLI tests, each
                       feature alone; --quick leaves out the builds of single features
   tidy                what no lint sees: file headers, forbidden words, documents that name code
+  book                a site of all pages, with search, in target/book/site; installs mdBook there
   servers …           get, start, stop and list the real servers that tests use
 ";
 
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
         ["test"] => test::run(test::Extent::Everything),
         ["test", "--quick"] => test::run(test::Extent::Quick),
         ["tidy"] => tidy::run(),
+        ["book"] => site::run(),
         ["servers", ..] => servers::main(arguments.split_off(1)),
 
         ["help" | "--help" | "-h"] => {

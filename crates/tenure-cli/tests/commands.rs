@@ -58,15 +58,46 @@ fn a_row_has_the_promised_fields() {
     assert_eq!(row["waiters"], 1);
     assert_eq!(row["note"], "for v42");
     let names: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
-    let promised =
-        ["held_for_ms", "host", "key", "note", "owner", "pid", "token", "ttl_left_ms", "waiters"];
+    let promised = [
+        "held_for_ms",
+        "host",
+        "key",
+        "note",
+        "owner",
+        "pid",
+        "token",
+        "ttl_left_ms",
+        "waiters",
+        "waiting",
+    ];
     assert_eq!(names, promised, "a new field needs a line in docs/cli.md");
     let shown = store.show("orders/1");
     assert_eq!(shown["token"], row["token"]);
     let waiting = shown["waiting"].as_array().unwrap();
     assert_eq!(waiting.len(), 1);
     assert_eq!(waiting[0]["owner"], "true");
+    assert_eq!(waiting[0]["pid"], waiter.launcher(), "the process to signal");
+    let library = tenure::blocking::connect(&store.url()).unwrap().list("").unwrap();
+    assert_same(&rows, &serde_json::to_value(library).unwrap());
     drop(waiter);
+}
+
+/// The program and a service that uses the library show the same of a lock, but for the time
+/// between the two reads.
+fn assert_same(program: &[Value], library: &Value) {
+    let without_times = |rows: &[Value]| {
+        let mut rows = rows.to_vec();
+        for row in &mut rows {
+            for name in ["held_for_ms", "ttl_left_ms"] {
+                assert!(row[name].take().is_u64(), "{name}");
+            }
+            for waiter in row["waiting"].as_array_mut().unwrap() {
+                assert!(waiter["waiting_for_ms"].take().is_u64());
+            }
+        }
+        rows
+    };
+    assert_eq!(without_times(program), without_times(library.as_array().unwrap()));
 }
 
 #[test]

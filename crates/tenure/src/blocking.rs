@@ -52,6 +52,23 @@ pub fn connect(url: &str) -> Result<Client> {
     url.parse::<Config>()?.connect_blocking()
 }
 
+/// A client that connects at its first use. See [`Config::connect_lazy`].
+///
+/// # Errors
+///
+/// As for [`Config::connect_lazy`].
+///
+/// # Examples
+///
+/// ```
+/// let locks = tenure::blocking::connect_lazy("memory:")?;
+/// locks.lock("a").acquire()?.release()?;
+/// # Ok::<(), tenure::Error>(())
+/// ```
+pub fn connect_lazy(url: &str) -> Result<Client> {
+    url.parse::<Config>()?.connect_lazy_blocking()
+}
+
 /// A client of one server. See [`tenure::Client`](crate::Client).
 ///
 /// # Examples
@@ -94,6 +111,7 @@ impl Client {
     /// # Errors
     ///
     /// `Unavailable` and the like.
+    #[doc(alias = "ls")]
     pub fn list(&self, prefix: &str) -> Result<Vec<Holding>> {
         wait(self.0.list(prefix))
     }
@@ -179,6 +197,7 @@ impl Lock {
     /// # Errors
     ///
     /// As for [`Lock::acquire`](crate::Lock::acquire).
+    #[doc(alias = "lock")]
     pub fn acquire(&self) -> Result<Guard> {
         self.check_process()?;
         wait(self.0.acquire()).map(Guard)
@@ -189,6 +208,7 @@ impl Lock {
     /// # Errors
     ///
     /// As for [`Lock::acquire_within`](crate::Lock::acquire_within).
+    #[doc(alias("try_lock_for", "lock_timeout"))]
     pub fn acquire_within(&self, timeout: Duration) -> Result<Attempt<Guard>> {
         self.check_process()?;
         Ok(wait(self.0.acquire_within(timeout))?.map(Guard))
@@ -199,6 +219,7 @@ impl Lock {
     /// # Errors
     ///
     /// As for [`Lock::try_acquire`](crate::Lock::try_acquire).
+    #[doc(alias("try_lock", "is_locked"))]
     pub fn try_acquire(&self) -> Result<Attempt<Guard>> {
         self.check_process()?;
         Ok(wait(self.0.try_acquire())?.map(Guard))
@@ -209,7 +230,7 @@ impl Lock {
     /// # Errors
     ///
     /// `Unavailable` and the like.
-    #[doc(alias = "show")]
+    #[doc(alias("show", "holding", "is_locked"))]
     pub fn status(&self) -> Result<Option<Holding>> {
         wait(self.0.status())
     }
@@ -219,6 +240,7 @@ impl Lock {
     /// # Errors
     ///
     /// `Unavailable` and the like.
+    #[doc(alias = "wait")]
     pub fn until_free(&self) -> Result<()> {
         wait(self.0.until_free())
     }
@@ -228,6 +250,7 @@ impl Lock {
     /// # Errors
     ///
     /// `Unavailable` and the like; `Unsupported` where the server cannot.
+    #[doc(alias("break", "force_unlock"))]
     pub fn evict(&self, token: FencingToken) -> Result<bool> {
         wait(self.0.evict(token))
     }
@@ -273,6 +296,7 @@ impl Guard {
     /// # Errors
     ///
     /// [`Lost`] if the lock is no longer held.
+    #[doc(alias("is_held", "is_valid"))]
     pub fn check(&self) -> Result<Duration, Lost> {
         self.0.check()
     }
@@ -293,6 +317,7 @@ impl Guard {
     /// # Errors
     ///
     /// As for [`Guard::release`](crate::Guard::release).
+    #[doc(alias = "unlock")]
     pub fn release(self) -> Result<()> {
         wait(self.0.release())
     }

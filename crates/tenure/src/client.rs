@@ -15,8 +15,8 @@ use crate::lock::Lock;
 
 /// A client of one server. Cheap to clone; all clones share connections and background tasks. When
 /// the last of its handles (clients, locks, guards) is dropped, the client first waits for the
-/// releases of dropped guards: for as long as the server confirms them, ten seconds at most, and for
-/// one second if it confirms none.
+/// releases of dropped guards: for as long as the server confirms them, ten seconds at most, and
+/// for one second if it confirms none.
 ///
 /// # Examples
 ///
@@ -54,6 +54,7 @@ impl Client {
     }
 
     /// The lock with this key. An invalid key is reported by the first method that is awaited.
+    #[doc(alias("mutex", "get_lock"))]
     pub fn lock<K: TryInto<Key, Error: Into<Error>>>(&self, key: K) -> Lock {
         let key = key.try_into().map_err(Into::into);
         Lock::new(self.clone(), key, &self.defaults)
@@ -70,9 +71,10 @@ impl Client {
         Ok(Client { prefix: prefix.as_str().into(), ..self.clone() })
     }
 
-    /// What the server can promise.
+    /// What the server can promise. A client that [connects at its first
+    /// use](crate::Config::connect_lazy) does not know it before.
     pub fn info(&self) -> Info {
-        self.inner().info.clone()
+        self.inner().backend.info()
     }
 
     /// Lists every held key that starts with `prefix`, with its holder and waiters: for operators,
@@ -85,6 +87,7 @@ impl Client {
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future has no effect.
+    #[doc(alias("ls", "locks"))]
     pub fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<Holding>>> + Send + use<> {
         let client = self.clone();
         let prefix = format!("{}{prefix}", self.prefix);
@@ -105,6 +108,7 @@ impl Client {
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future has no effect.
+    #[doc(alias("health", "check"))]
     pub fn doctor(&self) -> impl Future<Output = Result<Vec<Finding>>> + Send + use<> {
         let inner = self.inner().clone();
         async move {
@@ -132,8 +136,9 @@ impl Client {
         }
     }
 
-    /// Shuts the client down: it refuses new claims, gives holders `grace` to finish, then releases
-    /// what is still held, and only then stops renewing. It also waits for the releases of guards
+    /// Shuts the client down: it refuses new claims, tells holders
+    /// ([`closing`](crate::Lease::closing)) and gives them `grace` to finish, then releases what is
+    /// still held, and only then stops renewing. It also waits for the releases of guards
     /// that were dropped before: for what is left of `grace`, and at least for as long as one
     /// response may take.
     ///
@@ -145,6 +150,7 @@ impl Client {
     /// # Cancel safety
     ///
     /// **Not undone.** The client stays closed; what is still held goes on until it is released.
+    #[doc(alias("close", "stop"))]
     pub fn shutdown(&self, grace: Duration) -> impl Future<Output = Result<()>> + Send + use<> {
         let client_ref = self.client_ref.clone();
         async move {

@@ -43,6 +43,21 @@ enum Detail {
 
 /// What the caller should do about an [`Error`].
 ///
+/// # As responses of an HTTP service
+///
+/// | kind | status | why |
+/// |---|---|---|
+/// | `Busy` | 409 Conflict, with the [`Busy`] as JSON (feature `serde`) | another client works on it; `retry_after` and the holder say how long it may take |
+/// | `Lost` | 503 Service Unavailable | the work was stopped in the middle, or a fence refused its write; repeat it from the beginning, under a new grant |
+/// | `Unavailable` | 503, with `Retry-After` | the lock server does not respond, so nothing may be done |
+/// | `Closed` | 503 | this instance shuts down; the next one will do it |
+/// | `Invalid` | 400 if the key comes from the request, else 500 | see [`Key::new`](crate::Key::new) |
+/// | `Denied`, `Unsupported`, `Internal` | 500 | a fault of the deployment, for its operators |
+///
+/// A service that itself checks tokens answers a stale one with 412: see `fence::http`.
+/// [`ErrorKind::of`] finds the kind of any error, boxed or not; `examples/shop` in the repository
+/// is a service that does this.
+///
 /// # Examples
 ///
 /// ```
@@ -73,6 +88,54 @@ pub enum ErrorKind {
     Unavailable,
     /// This server or this build cannot do that: request less, or choose another.
     Unsupported,
+}
+
+impl ErrorKind {
+    /// The kind of any error: of an [`Error`], a [`Lost`], a [`Busy`], or a refusal of a
+    /// [`fence`](crate::fence) (which is `Lost` if the token is stale), or of the first of them
+    /// among the error's sources. `None` if it has nothing to do with tenure.
+    ///
+    /// A wrapper whose `source` skips what it wraps (`#[error(transparent)]` of `thiserror`) hides
+    /// it: match on that variant.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+    /// use std::error::Error;
+    /// use tenure::{ErrorKind, Guard};
+    ///
+    /// async fn work(guard: &Guard) -> Result<(), Box<dyn Error + Send + Sync>> {
+    ///     guard.while_held(async { Ok::<_, std::io::Error>(()) }).await??; // a `Lost` in a box
+    ///     Ok(())
+    /// }
+    ///
+    /// let locks = tenure::connect("memory:").await?;
+    /// let lock = locks.lock("orders/42");
+    /// let guard = lock.acquire().await?;
+    /// lock.evict(guard.token()).await?;
+    /// guard.lost().await;
+    /// let error = work(&guard).await.unwrap_err();
+    /// assert_eq!(ErrorKind::of(error.as_ref()), Some(ErrorKind::Lost));
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias = "kind_of")]
+    pub fn of(error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(error) = error.downcast_ref::<Error>() {
+                return Some(error.kind());
+            }
+            if error.is::<Lost>() || crate::fence::is_stale(error) {
+                return Some(ErrorKind::Lost);
+            }
+            if error.is::<Busy>() {
+                return Some(ErrorKind::Busy);
+            }
+            next = error.source();
+        }
+        None
+    }
 }
 
 impl Error {

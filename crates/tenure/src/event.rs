@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::Lost;
+use crate::backend::{Busy, Lost};
 use crate::error::Error;
 use crate::key::Key;
 use crate::token::FencingToken;
@@ -43,6 +43,11 @@ pub enum Event {
         /// Key of the lock.
         key: Key,
     },
+    /// An acquire ended busy: another client held the lock at once, or for as long as
+    /// `acquire_within` waits. [`Cancelled`](Event::Cancelled) follows, as for every acquire that
+    /// ends without a grant. Single busy responses of a wait are told to
+    /// [`Lock::on_busy`](crate::Lock::on_busy).
+    Busy(Busy),
     /// A renewal failed or got no response; it is repeated until the lease ends.
     RenewalFailed {
         /// Key of the lock.

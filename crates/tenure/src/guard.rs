@@ -50,6 +50,7 @@ impl Guard {
     }
 
     /// A view of this lock, for other tasks that work under it.
+    #[doc(alias = "clone")]
     pub fn lease(&self) -> &Lease {
         &self.hold.lease
     }
@@ -70,6 +71,7 @@ impl Guard {
     /// # Errors
     ///
     /// [`Lost`] if the lock is no longer held.
+    #[doc(alias("is_held", "is_valid", "remaining"))]
     pub fn check(&self) -> Result<Duration, Lost> {
         self.lease().check()
     }
@@ -100,6 +102,15 @@ impl Guard {
         self.lease().while_held(work)
     }
 
+    /// Ready when [`Client::shutdown`](crate::Client::shutdown) has begun. See [`Lease::closing`].
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future has no effect.
+    pub fn closing(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.lease().closing()
+    }
+
     /// Releases the lock and waits until the server has confirmed it.
     ///
     /// Of the guards of one [`Reentrant`](crate::Reentrant) handle only the last one frees the
@@ -115,6 +126,7 @@ impl Guard {
     ///
     /// **Not undone.** Dropping the future leaves the effect to the background: the release still
     /// happens.
+    #[doc(alias = "unlock")]
     pub async fn release(self) -> Result<()> {
         if let Err(error) = self.client_ref.inner.executor.check() {
             // In a child of `fork` the lock is the parent's. The guard is not dropped either: that

@@ -56,6 +56,7 @@ impl Lease {
     /// # Errors
     ///
     /// [`Lost`] if the lock is no longer held.
+    #[doc(alias("is_held", "is_valid", "remaining"))]
     pub fn check(&self) -> Result<Duration, Lost> {
         self.state.check()
     }
@@ -70,8 +71,46 @@ impl Lease {
         async move { state.lost().await }
     }
 
+    /// Ready when [`Client::shutdown`](crate::Client::shutdown) has begun: the work should come to
+    /// its end now and release the lock, which it still holds for the grace that the shutdown
+    /// gives. Never ready if the client is not shut down. The lock itself may be released or lost
+    /// before.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Cancel safe.** Dropping the future has no effect.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let locks = tenure::connect("memory:").await?;
+    /// let guard = locks.lock("leader").acquire().await?;
+    /// let leader = tokio::spawn(async move {
+    ///     guard.closing().await;
+    ///     guard.release().await
+    /// });
+    /// locks.shutdown(Duration::from_secs(60)).await?; // takes no time
+    /// leader.await.unwrap()?;
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("shutdown", "cancelled", "cancellation_token"))]
+    pub fn closing(&self) -> impl Future<Output = ()> + Send + use<> {
+        let state = self.state.clone();
+        async move { state.closing().await }
+    }
+
+    /// Whether [`Client::shutdown`](crate::Client::shutdown) has begun: for loops of blocking work,
+    /// beside [`check`](Lease::check).
+    pub fn is_closing(&self) -> bool {
+        self.state.is_closing()
+    }
+
     /// Runs the work for as long as the lock is held; the work is dropped at its next await when
-    /// the lock is lost.
+    /// the lock is lost. A shutdown of the client does not drop it before its grace is over: work
+    /// that has no end of its own awaits [`closing`](Lease::closing).
     ///
     /// The clock is read before every poll of the work and once after it ended, so that a process
     /// that was stopped past its lease does not run on for even one step. It cannot stop code that
@@ -79,7 +118,9 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Lost`], also if the work had just finished: its last step may have come too late.
+    /// [`Lost`], also if the work had just finished: its last step may have come too late. It
+    /// becomes an [`Error`](crate::Error) of kind `Lost` where `?` converts to one, and stays a
+    /// [`Lost`] in a boxed error: [`ErrorKind::of`](crate::ErrorKind::of) finds both.
     ///
     /// # Cancel safety
     ///

@@ -29,6 +29,8 @@
 //! | the lock now or not at all | [`Lock::try_acquire`] |
 //! | the lock again, further down the call chain | [`Lock::reentrant`] |
 //! | no async | [`blocking`] |
+//! | a client although the server is not there yet | [`connect_lazy`] |
+//! | a response of an HTTP service for an error | [`ErrorKind`] has a table |
 //!
 //! # What if it is lost?
 //!
@@ -66,7 +68,8 @@
 //! dropped, it waits for such releases while the server confirms them (ten seconds at most, and one
 //! second if it confirms none), so that the lock of a guard dropped at the
 //! end of `main` is released. [`Guard::release`] waits for the server's response, [`Client::flush`]
-//! for every guard dropped so far, and [`Client::shutdown`] shuts a client down.
+//! for every guard dropped so far, and [`Client::shutdown`] shuts a client down: its holders hear
+//! it by [`Lease::closing`], and have some time to come to their end.
 //!
 //! Turn on rustc's lint `let_underscore_drop`: it catches `let _ = lock.acquire().await?`, which
 //! acquires the lock and releases it at once.
@@ -77,11 +80,26 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `memory` (default), `sqlite`, `redis`, `redlock`, `postgres`, `mysql`, `etcd`, `zookeeper`, `consul` | that server |
+//! | `memory` | locks inside one process, for tests; on by default |
+//! | `sqlite` | the embedded store: locks between the processes of one machine, in a file |
+//! | `redis` | Redis and Valkey: one server, Sentinel or Cluster |
+//! | `redlock` | a majority of independent Redis masters |
+//! | `postgres` | PostgreSQL: leases in a table, advisory locks, or row locks |
+//! | `mysql` | MySQL and MariaDB: leases in a table, named locks, or row locks |
+//! | `etcd` | etcd, in the layout of its own lock package |
+//! | `zookeeper` | ZooKeeper, in the layout of Curator |
+//! | `consul` | Consul, in the layout of its own `api.Lock` |
 //! | `tls` | encrypted connections to Redis, PostgreSQL, etcd and Consul |
 //! | `mysql-tls` | encrypted connections to MySQL and MariaDB |
-//! | `serde` | [`Config`], [`Key`] and [`FencingToken`] in configuration files and messages |
-//! | `fence-http`, `fence-mysql-async`, `fence-redis`, `fence-rusqlite`, `fence-tokio-postgres` | a [`fence`] for that client |
+//! | `serde` | [`Config`], [`Key`] and [`FencingToken`] in configuration files and messages; [`Busy`], [`Holder`], [`Holding`], [`Waiter`] and [`Lost`] as the JSON of the program |
+//! | `fence-http` | the header `Fencing-Token` and a tower layer that checks it: `fence::http` |
+//! | `fence-mysql-async` | a [`fence`] in a transaction of mysql_async |
+//! | `fence-redis` | a [`fence`] over a connection of redis-rs |
+//! | `fence-rusqlite` | a [`fence`] in a transaction of rusqlite |
+//! | `fence-sqlx` | a [`fence`] in a transaction of sqlx 0.9, on PostgreSQL, MySQL and MariaDB; needs Rust 1.94 |
+//! | `fence-sqlx-mysql` | the same, on MySQL and MariaDB only |
+//! | `fence-sqlx-postgres` | the same, on PostgreSQL only |
+//! | `fence-tokio-postgres` | a [`fence`] in a transaction of tokio-postgres |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
@@ -99,6 +117,7 @@ mod guard;
 mod hosted;
 mod key;
 pub mod layers;
+mod lazy;
 mod lease;
 mod lock;
 mod reentrant;
@@ -120,6 +139,7 @@ pub use key::Key;
 pub use lease::Lease;
 pub use lock::Lock;
 pub use reentrant::Reentrant;
+pub use support::credentials::Credentials;
 pub use support::url::duration;
 pub use token::FencingToken;
 
@@ -145,6 +165,24 @@ pub use token::FencingToken;
 pub fn connect(url: &str) -> impl Future<Output = Result<Client>> + Send + use<> {
     let config = url.parse::<Config>();
     async move { config?.connect().await }
+}
+
+/// A client that connects at its first use. See [`Config::connect_lazy`].
+///
+/// # Errors
+///
+/// `Invalid` for a wrong URL, `Unsupported` if the backend is not built in.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+/// let locks = tenure::connect_lazy("memory:")?;
+/// locks.lock("orders/42").acquire().await?.release().await?;
+/// # Ok(()) }
+/// ```
+pub fn connect_lazy(url: &str) -> Result<Client> {
+    url.parse::<Config>()?.connect_lazy()
 }
 
 impl Client {

@@ -70,12 +70,14 @@ impl Lock {
     /// How long the server keeps the lock without a renewal: 30 s unless set. A shorter ttl frees
     /// the lock of a crashed holder sooner, a longer one survives longer outages. Does not turn
     /// renewal off.
+    #[doc(alias("lease_time", "expire", "timeout"))]
     pub fn ttl(mut self, ttl: Duration) -> Lock {
         self.params.ttl = ttl;
         self
     }
 
     /// How often the lease is renewed: every third of the ttl unless set.
+    #[doc(alias("extend", "watchdog"))]
     pub fn renew_every(mut self, interval: Duration) -> Lock {
         self.params.renew_every = Some(interval);
         self
@@ -120,6 +122,7 @@ impl Lock {
     /// **Cancel safe, with a cost.** Dropping the future gives up the position in the queue and
     /// cancels the claim in the background; a grant that was already under way is released.
     /// [`Client::flush`] waits for it.
+    #[doc(alias = "lock")]
     pub fn acquire(&self) -> impl Future<Output = Result<Guard>> + Send + use<> {
         let attempt = self.attempt(WaitLimit::Forever);
         async move {
@@ -130,7 +133,8 @@ impl Lock {
         }
     }
 
-    /// Acquires the lock, waiting at most for `timeout`.
+    /// Acquires the lock, waiting at most for `timeout`. The response to the first request may take
+    /// 250 ms more, so that a timeout that is shorter than one round trip can be granted too.
     ///
     /// # Errors
     ///
@@ -140,6 +144,7 @@ impl Lock {
     /// # Cancel safety
     ///
     /// **Cancel safe, with a cost**, as for [`acquire`](Lock::acquire).
+    #[doc(alias("try_lock_for", "lock_timeout", "try_acquire_for"))]
     pub fn acquire_within(
         &self,
         timeout: Duration,
@@ -157,11 +162,33 @@ impl Lock {
     /// # Cancel safety
     ///
     /// **Cancel safe, with a cost**, as for [`acquire`](Lock::acquire).
+    #[doc(alias("try_lock", "is_locked"))]
     pub fn try_acquire(&self) -> impl Future<Output = Result<Attempt<Guard>>> + Send + use<> {
         self.attempt(WaitLimit::None)
     }
 
     /// Acquires the lock, runs the work [`while_held`](Guard::while_held), and releases the lock.
+    ///
+    /// Work that goes on until it is told to stop ends at [`Lease::closing`]:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+    /// # use std::time::Duration;
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let leading = tokio::spawn(locks.lock("leader").run(async |lease| {
+    ///     let mut beats = 0;
+    ///     loop {
+    ///         tokio::select! {
+    ///             () = lease.closing() => return beats, // the client shuts down
+    ///             () = tokio::time::sleep(Duration::from_millis(1)) => beats += 1,
+    ///         }
+    ///     }
+    /// }));
+    /// # tokio::time::sleep(Duration::from_millis(20)).await;
+    /// locks.shutdown(Duration::from_secs(60)).await?; // returns as soon as the leader has ended
+    /// assert!(leading.await.unwrap()? > 0);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -204,7 +231,7 @@ impl Lock {
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future has no effect.
-    #[doc(alias = "show")]
+    #[doc(alias("show", "holding", "is_locked", "who"))]
     pub fn status(&self) -> impl Future<Output = Result<Option<Holding>>> + Send + use<> {
         let client = self.client.clone();
         let key = self.full_key();
@@ -226,6 +253,7 @@ impl Lock {
     /// # Cancel safety
     ///
     /// **Cancel safe.** Dropping the future has no effect.
+    #[doc(alias = "wait")]
     pub fn until_free(&self) -> impl Future<Output = Result<()>> + Send + use<> {
         let lock = self.clone();
         let claim = self.claim();
@@ -263,6 +291,7 @@ impl Lock {
     /// # Cancel safety
     ///
     /// **Not undone.** Once polled, the eviction goes on in the background.
+    #[doc(alias("break", "force_unlock", "steal"))]
     pub fn evict(&self, token: FencingToken) -> impl Future<Output = Result<bool>> + Send + use<> {
         let inner = self.client.inner().clone();
         let key = self.full_key();
@@ -314,14 +343,7 @@ impl Lock {
     fn claim(&self) -> Result<(Key, Claim)> {
         let inner = self.client.inner();
         let ttl = self.params.ttl;
-        let info = &inner.info;
-        if ttl < info.min_ttl || ttl > info.max_ttl {
-            let message = format!(
-                "a ttl of {ttl:?} is out of range; {} keeps leases from {:?} to {:?}",
-                info.name, info.min_ttl, info.max_ttl
-            );
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
+        inner.info.check_ttl(ttl)?;
         let mut claim = Claim::new(self.full_key()?, inner.next_owner(), ttl);
         claim.holder_info = self.client.defaults().holder_info.with_text(self.params.note.clone());
         Ok((self.key.clone()?, claim))

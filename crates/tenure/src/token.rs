@@ -51,6 +51,18 @@ impl FencingToken {
     }
 }
 
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> u64 {
+        token.get()
+    }
+}
+
+impl From<FencingToken> for i64 {
+    fn from(token: FencingToken) -> i64 {
+        token.as_i64()
+    }
+}
+
 impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

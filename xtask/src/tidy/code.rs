@@ -9,7 +9,7 @@ const RESTRICTED: &[(&str, &[&str])] = &[
     (".unwrap()", &[]),
     ("SystemTime", &["backends/"]),
     ("Instant::now", &["support/clock.rs", "support/reconnect.rs", "backends/"]),
-    ("tokio::spawn", &["backends/", "support/reconnect.rs", "fence/http/layer.rs"]),
+    ("tokio::spawn", &["backends/", "lazy.rs", "support/reconnect.rs", "fence/http/layer.rs"]),
     ("executor.spawn", &["engine/", "blocking.rs"]),
 ];
 
@@ -21,6 +21,7 @@ const ORDER: &[&str] = &[
     "lock",
     "reentrant",
     "hosted",
+    "lazy",
     "guard",
     "lease",
     "engine",

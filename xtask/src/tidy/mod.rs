@@ -3,10 +3,13 @@
 
 mod anatomy;
 mod code;
+pub(crate) mod links;
 mod manifest;
 mod map;
+mod pages;
 mod sizes;
 mod text;
+mod translation;
 mod words;
 
 use std::fs;
@@ -64,6 +67,9 @@ fn check(root: &Path) -> Vec<String> {
     faults.extend(anatomy::faults(root, &sources));
     faults.extend(map::faults(root, &sources));
     faults.extend(manifest::faults(root));
+    faults.extend(links::faults(root, &sources));
+    faults.extend(pages::faults(root, &sources));
+    faults.extend(translation::faults(root));
     faults
 }
 
@@ -108,8 +114,13 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn read(path: &Path) -> String {
+pub(crate) fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
+}
+
+/// What stands in backquotes.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
 }
 
 #[cfg(test)]

@@ -5,15 +5,14 @@ use tenure::{Holding, blocking};
 use crate::args::Ls;
 use crate::exit;
 use crate::failure::Failure;
-use crate::holder::{HolderLine, Row};
+use crate::holder::HolderLine;
 use crate::output::{self, Paint, Short};
 
 pub(super) fn run(client: &blocking::Client, args: &Ls) -> Result<u8, Failure> {
     let mut holdings = client.list(&args.prefix)?;
     holdings.sort_by(|a, b| a.key.cmp(&b.key));
     if args.json {
-        let rows: Vec<_> = holdings.iter().map(Row::new).collect();
-        output::print_json(&rows)?;
+        output::print_json(&holdings)?;
     } else if !holdings.is_empty() {
         output::print(&table(&holdings, Paint::stdout()))?;
     }

@@ -7,17 +7,14 @@ use tenure::{Holding, Key, blocking};
 use crate::args::Show;
 use crate::exit;
 use crate::failure::Failure;
-use crate::holder::{HolderLine, Row, WaiterLine};
+use crate::holder::{HolderLine, WaiterLine};
 use crate::output::{self, Paint, Short};
 
 pub(super) fn run(client: &blocking::Client, args: &Show) -> Result<u8, Failure> {
     let key = Key::new(&args.key)?;
     let holding = client.lock(&key).status()?;
     match &holding {
-        _ if args.json => {
-            let row = holding.as_ref().map(|holding| Row::new(holding).with_waiting(holding));
-            output::print_json(&row)?;
-        }
+        _ if args.json => output::print_json(&holding)?,
         Some(holding) => output::print(&describe(holding, Paint::stdout()))?,
         None => output::print(&format!("`{key}` is free\n"))?,
     }

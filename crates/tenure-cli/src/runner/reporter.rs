@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tenure::{Busy, Error, FencingToken, Key, LostReason};
 
 use crate::failure::{self, Failure};
-use crate::holder::{self, HolderLine, millis};
+use crate::holder::{HolderLine, millis};
 use crate::output::{self, Harmless, Short};
 
 /// The shortest time between two messages about the wait: a queue that moves fast should not fill
@@ -51,17 +51,15 @@ impl LossText {
 }
 
 impl From<LostReason> for LossText {
-    fn from(reason: LostReason) -> LossText {
-        let (reason, text) = match reason {
-            LostReason::Evicted => ("evicted", "it was evicted"),
-            LostReason::Expired => ("expired", "its lease ended before it could be renewed"),
-            LostReason::SessionGone => {
-                ("session_gone", "the server ended the session that held it")
-            }
-            LostReason::TakenOver => ("taken_over", "another client holds it now"),
+    fn from(lost: LostReason) -> LossText {
+        let text = match lost {
+            LostReason::Evicted => "it was evicted",
+            LostReason::Expired => "its lease ended before it could be renewed",
+            LostReason::SessionGone => "the server ended the session that held it",
+            LostReason::TakenOver => "another client holds it now",
             _ => return LossText::OTHER,
         };
-        LossText { reason, text }
+        LossText { reason: lost.as_str(), text }
     }
 }
 
@@ -83,14 +81,12 @@ impl Reporter {
     /// Another client holds the lock. Called with every busy response; reported when the holder
     /// has changed.
     pub(super) fn waiting(&self, busy: &Busy) {
-        let holder = busy.holder.as_deref();
         let name = holder_name(busy);
         if !self.is_new_cause(&format!(", held by {name}")) {
             return;
         }
         if self.json {
-            let holder = holder.map(holder::event);
-            let details = json!({"holder": holder, "ahead": busy.ahead, "reason": null});
+            let details = json!({"holder": busy.holder, "ahead": busy.ahead, "reason": null});
             self.event("waiting", details);
         } else if self.terminal {
             output::say(&format_args!("waiting for `{}`, held by {name}", self.key));
@@ -153,8 +149,7 @@ impl Reporter {
     /// The lock was not granted within the wait limit.
     pub(super) fn busy(&self, busy: &Busy) {
         if self.json {
-            let holder = busy.holder.as_deref().map(holder::event);
-            self.event("busy", json!({"holder": holder, "ahead": busy.ahead}));
+            self.event("busy", json!({"holder": busy.holder, "ahead": busy.ahead}));
             return;
         }
         output::say(&format_args!("`{}` is busy, held by {}", self.key, holder_name(busy)));

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, getpid, set_child_subreaper, setpgid};
+use tenure::backend::HolderInfo;
 use tenure::{Attempt, Client, Config, ErrorKind, Event, Guard, Lock};
 
 use super::channel::{Endpoint, ToLauncher, ToSupervisor};
@@ -21,7 +22,6 @@ use super::terminal::Terminal;
 use super::{Ending, Job, WaitLimit, at_least, spawn, sys};
 use crate::exit;
 use crate::failure::Failure;
-use crate::holder;
 use crate::store::{MIN_RESPONSE_TIME, Source, outage_within};
 
 /// How long to wait at the end for the library's threads, and how often to check.
@@ -243,7 +243,8 @@ impl Supervisor<'_> {
     fn lock(&self, client: &Client) -> Lock {
         let launcher = self.launcher.as_raw_nonzero().get().unsigned_abs();
         let reporter = self.reporter.clone();
-        let mut lock = client.lock(&self.job.key).note(holder::note(launcher, &self.job.note));
+        let mut lock =
+            client.lock(&self.job.key).note(HolderInfo::run_note(launcher, &self.job.note));
         if !matches!(self.job.wait_limit, WaitLimit::NoWait) {
             lock = lock.on_busy(move |busy| reporter.waiting(busy));
         }

@@ -29,11 +29,11 @@ async fn a_listing_shows_holder_and_waiters(context: &TestContext) -> Result<()>
     let holding = lock.status().await?.context("it is held")?;
     ensure!(holding.key == context.key("k"));
     let shown = &holding.holder;
-    ensure!(shown.name == "holder" && shown.note == "v42", "{shown:?}");
+    ensure!(shown.owner == "holder" && shown.note == "v42", "{shown:?}");
     ensure!(shown.pid == std::process::id() && !shown.host.is_empty(), "{shown:?}");
     ensure!(shown.token == Some(guard.token()), "{shown:?}");
     ensure!(shown.ttl_left.is_some_and(|left| left <= Duration::from_secs(30)), "{shown:?}");
-    let names: Vec<_> = holding.waiters.iter().map(|waiter| waiter.name.as_str()).collect();
+    let names: Vec<_> = holding.waiters.iter().map(|waiter| waiter.owner.as_str()).collect();
     ensure!(names == ["first", "second"], "{names:?}");
     waiters.iter().for_each(tokio::task::JoinHandle::abort);
     until_waiters(&lock, 0).await?;

@@ -11,6 +11,7 @@ use crate::context::{TestContext, acquire_free, soon, until_waiters};
 cases! { "client":
     shutdown_releases_everything,
     shutdown_lets_holders_finish,
+    a_holder_hears_that_its_client_shuts_down,
     shutdown_ends_waiting_acquires,
     dropping_the_last_handle_waits_for_releases,
     a_bad_setting_is_reported_by_the_first_method,
@@ -42,6 +43,37 @@ async fn shutdown_lets_holders_finish(context: &TestContext) -> Result<()> {
     ensure!(guard.check().is_ok(), "the holder was not allowed to finish");
     guard.release().await?;
     soon("shutdown", shutdown).await???;
+    Ok(())
+}
+
+/// Both of them: one that awaits it, and one that is told before it begins to listen. The client of
+/// another holder is not shut down.
+async fn a_holder_hears_that_its_client_shuts_down(context: &TestContext) -> Result<()> {
+    let (one, two) = (context.client().await?, context.client().await?);
+    let guard = acquire_free(&one.lock(context.key("a"))).await?;
+    let late = acquire_free(&one.lock(context.key("b"))).await?;
+    let other = acquire_free(&two.lock(context.key("c"))).await?;
+    let unheard = guard.closing();
+    drop(guard.closing());
+    ensure!(!guard.lease().is_closing(), "it is closing before the shutdown");
+    let work = guard.lease().clone();
+    let leader = tokio::spawn(async move {
+        let led = guard.while_held(async { work.closing().await }).await;
+        (led, guard.check().is_ok(), guard.release().await)
+    });
+    let shutdown = tokio::spawn(one.shutdown(Duration::from_secs(600)));
+    let (led, held, released) = soon("the leader's end", leader).await??;
+    led?;
+    ensure!(held, "the grace had not begun");
+    released?;
+    soon("closing, begun before", unheard).await?;
+    soon("closing, begun after", late.closing()).await?;
+    ensure!(late.lease().is_closing() && !other.lease().is_closing());
+    late.release().await?;
+    soon("shutdown", shutdown).await???;
+    let unrelated = tokio::time::timeout(Duration::from_millis(1), other.closing()).await;
+    ensure!(unrelated.is_err(), "a holder of another client was told");
+    other.release().await?;
     Ok(())
 }
 

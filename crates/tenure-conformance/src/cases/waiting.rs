@@ -98,7 +98,7 @@ async fn a_timeout_names_the_holder(context: &TestContext) -> Result<()> {
     ensure!(start.elapsed() >= timeout, "gave up after {:?}", start.elapsed());
     ensure!(busy.waited >= timeout && busy.key == context.key("k"), "{busy:?}");
     let holder = busy.holder.context("the holder is known")?;
-    ensure!(holder.name == "the-holder" && holder.note == "a reason", "{holder:?}");
+    ensure!(holder.owner == "the-holder" && holder.note == "a reason", "{holder:?}");
     ensure!(holder.pid == std::process::id(), "{holder:?}");
     guard.release().await?;
     Ok(())

@@ -75,6 +75,38 @@ async fn a_failed_renewal_is_not_a_loss() {
     assert_eq!(count(|event| matches!(event, Event::Lost(_))), 0, "{events:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_ends_busy_is_told_once() {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let seen = events.clone();
+    let memory = Arc::new(Memory::new());
+    let holder = Client::new(memory.clone());
+    let client = Config::default()
+        .observe(move |event| seen.lock().unwrap().push(event.clone()))
+        .with_backend(memory);
+    let guard = holder.lock("k").note("stocktaking").acquire().await.unwrap();
+    let lock = client.lock("k");
+    assert!(matches!(lock.try_acquire().await.unwrap(), Attempt::Busy(_)));
+    let limit = Duration::from_secs(5);
+    assert!(matches!(lock.acquire_within(limit).await.unwrap(), Attempt::Busy(_)));
+    assert!(timeout(limit, lock.acquire()).await.is_err());
+    // Else the dropped claim may be granted before it is cancelled.
+    client.flush().await.unwrap();
+    guard.release().await.unwrap();
+    lock.acquire_within(limit).await.unwrap().granted().unwrap().release().await.unwrap();
+    client.flush().await.unwrap();
+    let events = events.lock().unwrap();
+    let busy: Vec<_> = events
+        .iter()
+        .filter_map(|event| if let Event::Busy(busy) = event { Some(busy) } else { None })
+        .collect();
+    assert_eq!(busy.len(), 2, "{events:?}");
+    assert_eq!((busy[0].waited, busy[1].waited), (Duration::ZERO, limit));
+    assert!(busy.iter().all(|busy| busy.holder.as_ref().unwrap().note == "stocktaking"));
+    let cancelled = events.iter().filter(|event| matches!(event, Event::Cancelled { .. })).count();
+    assert_eq!(cancelled, 3, "{events:?}");
+}
+
 /// Two seconds to the server and two back: its lease began in between, the client's before.
 #[tokio::test(start_paused = true)]
 async fn a_lease_counts_from_before_the_request() {

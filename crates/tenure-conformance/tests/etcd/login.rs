@@ -2,13 +2,15 @@
 
 use std::io::Write;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::future::join_all;
-use tenure::Key;
 use tenure::backend::{Backend, Claim, Owner};
 use tenure::backends::Etcd;
+use tenure::{Config, Credentials, Key};
 use tenure_conformance::context::{acquire_free, until_waiters, within};
 use tenure_conformance::server_cases;
 use tenure_servers::{Bundle, Cluster, tool};
@@ -19,6 +21,7 @@ use super::{name, require_login};
 server_cases! {
     a_handoff_is_pushed_after_the_login_expired Etcd;
     many_requests_at_once_share_one_login Etcd;
+    each_login_gets_credentials_of_its_own Etcd;
 }
 
 fn url(cluster: &Cluster) -> String {
@@ -51,6 +54,26 @@ async fn a_handoff_is_pushed_after_the_login_expired(cluster: &Cluster) -> Resul
         guard.release().await?;
         let what = format!("the handoff of round {round}");
         within(Duration::from_secs(5), &what, waiter).await???.release().await?;
+        end_logins(cluster)?;
+    }
+    Ok(())
+}
+
+/// The password is not in the URL: the caller's code gives it for each login.
+async fn each_login_gets_credentials_of_its_own(cluster: &Cluster) -> Result<()> {
+    require_login(cluster.node())?;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let config: Config = format!("{}/app/", cluster.url()).parse()?;
+    let config = config.credentials(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        async { Ok::<_, std::io::Error>(Credentials::new("me", "secret")) }
+    });
+    let client = config.connect().await?;
+    for logins in 1..=3 {
+        acquire_free(&client.lock(name())).await?.release().await?;
+        let calls = calls.load(Ordering::Relaxed);
+        ensure!(calls == logins, "{calls} calls for {logins} logins");
         end_logins(cluster)?;
     }
     Ok(())

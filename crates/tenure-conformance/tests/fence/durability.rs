@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, cmd};
 use rusqlite::Connection;
+use sqlx::Connection as _;
 use tenure::fence;
 use tenure::fence::redis::{Copies, admit, admit_durable, set};
 use tenure_conformance::context::{SOON, until};
@@ -20,7 +21,8 @@ cases! {
     a_failover_of_redis_does_not_lose_a_first_contact_that_was_copied on &["redis"];
     a_first_contact_that_is_not_copied_in_time_is_refused on &["redis"];
     a_first_contact_that_waited_for_the_disk_survives_a_crash on &["redis"];
-    a_first_contact_waits_for_the_disk_where_the_session_does_not on &["postgres"];
+    a_first_contact_waits_for_the_disk_where_the_session_does_not on
+        &["postgres", "sqlx-postgres"];
     a_first_contact_is_synced_and_the_connection_stays_as_it_was on &["sqlite"];
 }
 
@@ -121,7 +123,7 @@ async fn a_first_contact_that_waited_for_the_disk_survives_a_crash(url: String) 
 
 /// The session does not wait, and the server is killed: an admission that was only committed is
 /// lost.
-async fn a_first_contact_waits_for_the_disk_where_the_session_does_not(_: String) -> Result<()> {
+async fn a_first_contact_waits_for_the_disk_where_the_session_does_not(url: String) -> Result<()> {
     let server = || start(Topology::Postgres, &Options::default());
     let server = tokio::task::spawn_blocking(server).await??;
     let mut db = connect_postgres(&server.url()).await?;
@@ -130,7 +132,13 @@ async fn a_first_contact_waits_for_the_disk_where_the_session_does_not(_: String
     db.batch_execute("ALTER SYSTEM SET wal_writer_delay = '10s'").await?;
     db.batch_execute("SELECT pg_reload_conf()").await?;
     db.batch_execute("SET synchronous_commit = off").await?;
-    fence::tokio_postgres::contact(&mut db, "contact", token(8)).await?;
+    if url.starts_with("sqlx+") {
+        let mut db = sqlx::PgConnection::connect(&server.url()).await?;
+        sqlx::query("SET synchronous_commit = off").execute(&mut db).await?;
+        fence::sqlx::contact(&mut db, "contact", token(8)).await?;
+    } else {
+        fence::tokio_postgres::contact(&mut db, "contact", token(8)).await?;
+    }
     let tx = db.transaction().await?;
     fence::tokio_postgres::admit(&tx, "committed", token(8)).await?;
     tx.commit().await?;

@@ -16,7 +16,8 @@ use crate::{cases, unique};
 
 cases! {
     twenty_paused_holders_lose_no_update_with_the_fence_and_some_without on
-        &["consul", "etcd", "file", "http", "mysql", "postgres", "redis", "sqlite", "zookeeper"];
+        &["consul", "etcd", "file", "http", "mysql", "postgres", "redis", "sqlite",
+            "sqlx-mysql", "sqlx-postgres", "zookeeper"];
 }
 
 const GROUPS: usize = 4;

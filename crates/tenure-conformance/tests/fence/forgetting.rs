@@ -9,9 +9,10 @@ use anyhow::{Context, Result, ensure};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, TxOpts};
 use rusqlite::Connection;
+use sqlx::{Connection as _, MySqlConnection, PgConnection};
 use tenure::fence;
 
-use crate::registers::{connect_postgres, open};
+use crate::registers::{connect_postgres, open, sqlx_url};
 use crate::{cases, lock_waits, token, unique};
 
 /// A sweep deletes the rows of all cases on that server.
@@ -22,7 +23,7 @@ const ROUNDS: u32 = 100;
 
 cases! {
     fences_without_an_admission_for_so_many_days_are_swept_and_no_others on
-        &["mysql", "postgres", "sqlite"];
+        &["mysql", "postgres", "sqlite", "sqlx-mysql", "sqlx-postgres"];
     a_sweep_does_not_forget_a_holder_that_is_being_admitted_in_postgres on &["postgres"];
     a_sweep_does_not_forget_a_holder_that_is_being_admitted_in_mysql on &["mysql"];
     a_fence_in_redis_ends_a_week_after_the_last_admission on &["redis"];
@@ -60,14 +61,18 @@ async fn fences_without_an_admission_for_so_many_days_are_swept_and_no_others(
 /// Makes the last admission so many days old.
 async fn age(url: &str, name: &str, days: u32) -> Result<()> {
     let change = match url.split_once("://").context("a scheme")?.0 {
-        "mysql" => format!("UTC_DATE() - INTERVAL {days} DAY"),
-        "postgres" => format!("(now() AT TIME ZONE 'UTC')::date - {days}"),
+        "mysql" | "sqlx+mysql" => format!("UTC_DATE() - INTERVAL {days} DAY"),
+        "postgres" | "sqlx+postgres" => format!("(now() AT TIME ZONE 'UTC')::date - {days}"),
         _ => format!("date('now', '-{days} days')"),
     };
     let sql = format!("UPDATE tenure_fence SET touched = {change} WHERE resource = '{name}'");
     match url.split_once("://").context("a scheme")?.0 {
-        "mysql" => Conn::new(Opts::from_url(url)?).await?.query_drop(sql).await?,
-        "postgres" => connect_postgres(url).await?.batch_execute(&sql).await?,
+        "mysql" | "sqlx+mysql" => {
+            Conn::new(Opts::from_url(sqlx_url(url))?).await?.query_drop(sql).await?;
+        }
+        "postgres" | "sqlx+postgres" => {
+            connect_postgres(sqlx_url(url)).await?.batch_execute(&sql).await?
+        }
         _ => sqlite(url)?.execute_batch(&sql)?,
     }
     Ok(())
@@ -80,6 +85,14 @@ async fn sweep(url: &str, days: u16) -> Result<u64> {
             fence::mysql_async::sweep(&mut db, days).await?
         }
         "postgres" => fence::tokio_postgres::sweep(&connect_postgres(url).await?, days).await?,
+        "sqlx+mysql" => {
+            let mut db = MySqlConnection::connect(sqlx_url(url)).await?;
+            fence::sqlx::sweep(&mut db, days).await?
+        }
+        "sqlx+postgres" => {
+            let mut db = PgConnection::connect(sqlx_url(url)).await?;
+            fence::sqlx::sweep(&mut db, days).await?
+        }
         _ => fence::rusqlite::sweep(&sqlite(url)?, days)?,
     })
 }

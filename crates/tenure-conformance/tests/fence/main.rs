@@ -30,7 +30,7 @@ use futures_util::future::BoxFuture;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tenure_servers::{Topology, require, shared};
 
-const STORES: [Store; 10] = [
+const STORES: [Store; 12] = [
     Store { name: "consul", topology: Some(Topology::Consul) },
     Store { name: "etcd", topology: Some(Topology::Etcd) },
     Store { name: "file", topology: None },
@@ -40,12 +40,16 @@ const STORES: [Store; 10] = [
     Store { name: "postgres", topology: Some(Topology::Postgres) },
     Store { name: "redis", topology: Some(Topology::Redis) },
     Store { name: "sqlite", topology: None },
+    Store { name: "sqlx-mysql", topology: Some(Topology::Mariadb) },
+    Store { name: "sqlx-postgres", topology: Some(Topology::Postgres) },
     Store { name: "zookeeper", topology: Some(Topology::Zookeeper) },
 ];
 /// The stores that compare tokens. In the others the lock itself is the fence.
-pub(crate) const EVERY: &[&str] = &["file", "http", "mysql", "postgres", "redis", "sqlite"];
+pub(crate) const EVERY: &[&str] =
+    &["file", "http", "mysql", "postgres", "redis", "sqlite", "sqlx-mysql", "sqlx-postgres"];
 /// The stores whose fence can be lost, or overwritten by another program.
-pub(crate) const KEPT: &[&str] = &["file", "mysql", "postgres", "redis", "sqlite"];
+pub(crate) const KEPT: &[&str] =
+    &["file", "mysql", "postgres", "redis", "sqlite", "sqlx-mysql", "sqlx-postgres"];
 
 /// Above what any case should take, on a busy machine.
 const LONGEST: Duration = Duration::from_secs(240);
@@ -142,7 +146,8 @@ async fn prepare(store: Store) -> Result<(String, tempfile::TempDir)> {
         ("sqlite", _) => format!("sqlite://{}/data.db", folder.path().display()),
         (_, topology) => {
             let topology = topology.unwrap_or(Topology::Redis);
-            tokio::task::spawn_blocking(move || shared(topology)).await??.url()
+            let url = tokio::task::spawn_blocking(move || shared(topology)).await??.url();
+            if store.name.starts_with("sqlx-") { format!("sqlx+{url}") } else { url }
         }
     };
     static PREPARED: OnceLock<tokio::sync::Mutex<()>> = OnceLock::new();

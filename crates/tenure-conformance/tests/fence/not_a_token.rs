@@ -9,7 +9,8 @@ use crate::{cases, token, unique};
 
 cases! {
     a_fence_with_garbage_in_it_admits_no_token on &["file", "redis"];
-    garbage_does_not_get_into_the_table on &["mysql", "postgres", "sqlite"];
+    garbage_does_not_get_into_the_table on
+        &["mysql", "postgres", "sqlite", "sqlx-mysql", "sqlx-postgres"];
     a_header_that_is_no_token_is_a_bad_request on &["http"];
 }
 

@@ -64,7 +64,7 @@ async fn redisson_and_tenure_exclude_each_other(cluster: &Cluster) -> Result<()>
         anyhow::bail!("two holders");
     };
     let holder = busy.holder.context("it is known")?;
-    ensure!(holder.name == JAVA && holder.token.is_none(), "{holder:?}");
+    ensure!(holder.owner == JAVA && holder.token.is_none(), "{holder:?}");
     ensure!(holder.ttl_left.is_some(), "{holder:?}");
     java_unlocks(node, "k")?;
     let guard = acquire(&client, "k", LONG).await?;

@@ -8,7 +8,7 @@ use crate::key::{Key, acts_on_a_terminal};
 use crate::token::FencingToken;
 
 /// The holder of a lock. Its texts come from another client: `Display` escapes them, the fields are
-/// raw.
+/// raw. With the feature `serde` it is the object `holder` in the JSON of `tenure run`.
 ///
 /// # Examples
 ///
@@ -21,13 +21,15 @@ use crate::token::FencingToken;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Holder {
-    /// Name that it chose, or that of its program.
-    pub name: String,
+    /// The name that it gave itself (`?owner=` in its URL), or that of its program.
+    #[doc(alias = "name")]
+    pub owner: String,
     /// Host that it runs on.
     pub host: String,
-    /// Its process id.
+    /// Its process id. A lock of `tenure run` is held by a process that ignores signals: this is
+    /// the one to signal.
     pub pid: u32,
-    /// Free text that it set with `Lock::note`.
+    /// Free text that it set with [`Lock::note`](crate::Lock::note), or `--note` of `tenure run`.
     pub note: String,
     /// Fencing token of its grant, if the server keeps it readable.
     pub token: Option<FencingToken>,
@@ -40,11 +42,12 @@ pub struct Holder {
 impl Holder {
     /// A holder of which only this is known.
     pub fn new(info: &HolderInfo) -> Holder {
+        let (pid, note) = info.pid_and_note();
         Holder {
-            name: info.name().to_owned(),
+            owner: info.name().to_owned(),
             host: info.host().to_owned(),
-            pid: info.pid(),
-            note: info.text().to_owned(),
+            pid,
+            note: note.to_owned(),
             token: None,
             held_for: None,
             ttl_left: None,
@@ -54,7 +57,7 @@ impl Holder {
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name.as_str() {
+        match self.owner.as_str() {
             "" => f.write_str("another")?,
             name => Harmless(name).fmt(f)?,
         }
@@ -74,7 +77,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// A client that waits for a lock.
+/// A client that waits for a lock. With the feature `serde` it is an entry of `waiting` in the JSON
+/// of a [`Holding`].
 ///
 /// # Examples
 ///
@@ -82,16 +86,17 @@ impl fmt::Display for Holder {
 /// use tenure::{backend::HolderInfo, Waiter};
 ///
 /// let waiter = Waiter::new(&HolderInfo::new("web-4", "host-b", 8, ""));
-/// assert_eq!(waiter.name, "web-4");
+/// assert_eq!(waiter.owner, "web-4");
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// Name that it chose, or that of its program.
-    pub name: String,
+    /// The name that it gave itself (`?owner=` in its URL), or that of its program.
+    #[doc(alias = "name")]
+    pub owner: String,
     /// Host that it runs on.
     pub host: String,
-    /// Its process id.
+    /// Its process id; of `tenure run` the one to signal.
     pub pid: u32,
     /// For how long it has waited, by the server's clock.
     pub waiting_for: Option<Duration>,
@@ -101,15 +106,16 @@ impl Waiter {
     /// A waiter of which only this is known.
     pub fn new(info: &HolderInfo) -> Waiter {
         Waiter {
-            name: info.name().to_owned(),
+            owner: info.name().to_owned(),
             host: info.host().to_owned(),
-            pid: info.pid(),
+            pid: info.pid_and_note().0,
             waiting_for: None,
         }
     }
 }
 
-/// One held key, for operators: its holder and its waiters in order.
+/// One held key, for operators: its holder and its waiters in order. With the feature `serde` it is
+/// the row that `tenure ls --json` and `tenure show --json` print.
 ///
 /// # Examples
 ///
@@ -118,7 +124,7 @@ impl Waiter {
 /// let locks = tenure::connect("memory:?owner=web-3").await?;
 /// let guard = locks.lock("orders/42").acquire().await?;
 /// let holdings = locks.list("orders/").await?;
-/// assert_eq!(holdings[0].holder.name, "web-3");
+/// assert_eq!(holdings[0].holder.owner, "web-3");
 /// assert_eq!(holdings[0].holder.token, Some(guard.token()));
 /// # Ok(()) }
 /// ```

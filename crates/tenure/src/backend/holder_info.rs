@@ -15,6 +15,9 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HolderInfo(Arc<Parts>);
 
+/// The start of the text of a lock that `tenure run` holds; the pid follows.
+const RUN_PREFIX: &str = "[run ";
+
 /// Behind one pointer, because most locks of a client share it.
 #[derive(Debug, Default)]
 struct Parts {
@@ -67,6 +70,36 @@ impl HolderInfo {
     /// Free text.
     pub fn text(&self) -> &str {
         &self.0.text
+    }
+
+    /// The note of a lock that `tenure run` holds: the pid of its launcher, and the user's text.
+    /// The lock is held by its supervisor, a process that ignores signals; to end the job, an
+    /// operator signals the launcher. [`Holder`](crate::Holder) and [`Waiter`](crate::Waiter) show
+    /// that pid and the text without this mark.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tenure::{backend::HolderInfo, Holder};
+    ///
+    /// let info = HolderInfo::new("backup", "host-a", 72, HolderInfo::run_note(71, "nightly"));
+    /// let holder = Holder::new(&info);
+    /// assert_eq!((holder.pid, holder.note.as_str()), (71, "nightly"));
+    /// ```
+    pub fn run_note(launcher: u32, text: &str) -> String {
+        format!("{RUN_PREFIX}{launcher}] {text}").trim_end().to_owned()
+    }
+
+    /// The pid to signal, and the note that the user gave. A text that no `tenure run` wrote is the
+    /// note as it is.
+    pub(crate) fn pid_and_note(&self) -> (u32, &str) {
+        let parse = || {
+            let (pid, text) = self.text().strip_prefix(RUN_PREFIX)?.split_once(']')?;
+            let is_number = !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit());
+            let pid = pid.parse().ok().filter(|pid| is_number && *pid > 0)?;
+            Some((pid, text.strip_prefix(' ').unwrap_or(text)))
+        };
+        parse().unwrap_or((self.pid(), self.text()))
     }
 
     /// This holder with another free text.
@@ -129,6 +162,17 @@ fn unescape(field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mark_of_run_is_read_back_and_other_text_is_not_changed() {
+        for text in ["", "deploy of v42", "[x] y", "[run 5] z"] {
+            let info = HolderInfo::new("sh", "h", 7, HolderInfo::run_note(4711, text));
+            assert_eq!(info.pid_and_note(), (4711, text));
+        }
+        for text in ["", "plain", "[run x] y", "[run 7", "[run +7] y", "[run 0] y", "[run ] y"] {
+            assert_eq!(HolderInfo::new("sh", "h", 7, text).pid_and_note(), (7, text));
+        }
+    }
 
     #[test]
     fn a_note_survives_its_encoding_whatever_it_holds() {

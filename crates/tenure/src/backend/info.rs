@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::error::{Error, Result};
+
 /// What a server can promise.
 ///
 /// # Examples
@@ -55,6 +57,23 @@ impl Info {
             max_expiry_ttls: 1,
             busy_leaves_nothing: false,
         }
+    }
+
+    /// Whether the server keeps such a lease.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if not, with the bounds.
+    pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<()> {
+        let (min, max) = (self.min_ttl, self.max_ttl);
+        if ttl >= min && ttl <= max {
+            return Ok(());
+        }
+        let message = format!(
+            "a ttl of {ttl:?} is out of range; {} keeps leases from {min:?} to {max:?}",
+            self.name
+        );
+        Err(Error::invalid(message))
     }
 }
 

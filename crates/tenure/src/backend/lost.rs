@@ -5,7 +5,9 @@ use std::fmt;
 use crate::key::Key;
 use crate::token::FencingToken;
 
-/// The lock was held and no longer is.
+/// The lock was held and no longer is. `?` makes an [`Error`](crate::Error) of it where one is
+/// expected; in a boxed error it stays a `Lost`, and
+/// [`ErrorKind::of`](crate::ErrorKind::of) finds both.
 ///
 /// # Examples
 ///
@@ -87,6 +89,19 @@ pub enum LostReason {
 }
 
 impl LostReason {
+    /// One word in lower case, as in the JSON of `tenure run`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LostReason::Evicted => "evicted",
+            LostReason::Expired => "expired",
+            LostReason::MaxHold => "max_hold",
+            LostReason::Released => "released",
+            LostReason::SessionGone => "session_gone",
+            LostReason::Shutdown => "shutdown",
+            LostReason::TakenOver => "taken_over",
+        }
+    }
+
     pub(crate) fn describe(self) -> &'static str {
         match self {
             LostReason::Evicted => "it was evicted",

@@ -74,8 +74,29 @@ pub use zookeeper::Zookeeper;
 /// Makes `open`, which finds the backend of a URL by its scheme.
 macro_rules! backends {
     ($($module:ident $feature:literal [$($scheme:literal),+];)+) => {
+        /// The name of the backend of a URL.
+        ///
+        /// # Errors
+        ///
+        /// `Invalid` for an unknown scheme, `Unsupported` if the backend is not built in.
+        pub(crate) fn name(url: &Url) -> Result<&'static str> {
+            match url.scheme() {
+                $(
+                    #[cfg(feature = $feature)]
+                    $($scheme)|+ => Ok(stringify!($module)),
+                    #[cfg(not(feature = $feature))]
+                    $($scheme)|+ => Err(not_built(url.scheme(), $feature)),
+                )+
+                unknown => Err(unknown_scheme(unknown, &[$($($scheme),+),+])),
+            }
+        }
+
         /// Opens the backend that the URL's scheme names.
         pub(crate) async fn open(url: Url) -> Result<Arc<dyn Backend>> {
+            if url.scheme() == "zk" && url.has_own_credentials() {
+                let message = "`zk:` takes its login from the URL, not from `Config::credentials`";
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
             match url.scheme() {
                 $(
                     #[cfg(feature = $feature)]

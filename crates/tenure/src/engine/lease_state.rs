@@ -1,6 +1,7 @@
 //! The state of one granted claim: its token, the end of its lease on the client's own clock, and
 //! whether it has ended.
 
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 
 use crate::backend::{Claim, Lost, LostReason};
+use crate::engine::ClientStatus;
 use crate::key::Key;
-use crate::support::clock::{AtomicMoment, Clock, Moment};
+use crate::support::clock::{AtomicMoment, Moment};
 use crate::support::sync::Mutex;
 use crate::token::FencingToken;
 
@@ -25,7 +27,8 @@ pub(crate) struct LeaseState {
     pub(crate) renew_every: Option<Duration>,
     /// Where `max_hold` ends it.
     pub(crate) limit: Moment,
-    clock: Clock,
+    /// The client's clock, and whether it shuts down.
+    status: Arc<ClientStatus>,
     state: Mutex<State>,
     on_ended: Notify,
     /// Under which time the renewer's schedule has it, if it has. Used only under the lock of the
@@ -54,8 +57,12 @@ pub(crate) struct GrantParams {
 }
 
 impl LeaseState {
-    pub(crate) fn new(params: GrantParams, clock: Clock, deadline: Moment) -> LeaseState {
-        let since = clock.now();
+    pub(crate) fn new(
+        params: GrantParams,
+        status: Arc<ClientStatus>,
+        deadline: Moment,
+    ) -> LeaseState {
+        let since = status.clock.now();
         LeaseState {
             claim: params.claim,
             key: params.key,
@@ -63,7 +70,7 @@ impl LeaseState {
             since,
             renew_every: params.renew_every,
             limit: params.max_hold.map_or(Moment::NEVER, |span| since + span),
-            clock,
+            status,
             state: Mutex::new(State { deadline, ended: None }),
             on_ended: Notify::new(),
             listed: AtomicMoment::new(Moment::NEVER),
@@ -74,7 +81,7 @@ impl LeaseState {
     /// The time left, or the loss. Reads the clock and nothing else, so that it is right without
     /// the network and directly after a pause of the process.
     pub(crate) fn check(&self) -> Result<Duration, Lost> {
-        let now = self.clock.now();
+        let now = self.status.clock.now();
         match self.ended_by(now) {
             Some(reason) => Err(self.lost_by(reason)),
             None => Ok(self.end().since(now)),
@@ -91,6 +98,15 @@ impl LeaseState {
             }
             ended.await;
         }
+    }
+
+    /// Returns when the client is being shut down.
+    pub(crate) async fn closing(&self) {
+        self.status.closed().await;
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.status.is_closing()
     }
 
     /// Why the lock has ended, if it has by now. Makes an expiry final.
@@ -129,7 +145,7 @@ impl LeaseState {
         if state.ended.is_some() {
             return None;
         }
-        let margin = state.deadline.since(self.clock.now());
+        let margin = state.deadline.since(self.status.clock.now());
         if self.renew_every.is_some() {
             state.deadline = state.deadline.max(sent + ttl);
         }
@@ -157,7 +173,7 @@ impl LeaseState {
 
     /// The likely reason for which the server no longer has the lock, where it gave none.
     pub(crate) fn likely_reason(&self) -> LostReason {
-        let expired = self.clock.now() >= self.state.lock().deadline;
+        let expired = self.status.clock.now() >= self.state.lock().deadline;
         if expired { LostReason::Expired } else { LostReason::Evicted }
     }
 

@@ -47,6 +47,7 @@ pub(crate) struct ClientInner {
     pub(crate) info: Info,
     pub(crate) executor: Executor,
     pub(crate) clock: Clock,
+    pub(crate) status: Arc<ClientStatus>,
     pub(crate) observers: Observers,
     pub(crate) renewer: Renewer,
     pub(crate) releaser: Arc<Releaser>,
@@ -54,10 +55,29 @@ pub(crate) struct ClientInner {
     last_claim: AtomicU64,
     /// Whether `Event::PollingFallback` was sent.
     polling_told: AtomicBool,
-    closing: watch::Sender<bool>,
     /// How many acquires are under way, from before their first request.
     acquiring: AtomicUsize,
     acquired: Notify,
+}
+
+/// What leases know of their client: not the client itself, which a view of a lock must not keep.
+#[derive(Debug)]
+pub(crate) struct ClientStatus {
+    pub(crate) clock: Clock,
+    closing: watch::Sender<bool>,
+}
+
+impl ClientStatus {
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    /// Returns when the client is being shut down.
+    pub(crate) async fn closed(&self) {
+        // Fails only without the sender, which is a field of this struct.
+        let mut closing = self.closing.subscribe();
+        let _never = closing.wait_for(|closing| *closing).await.map(|_| ());
+    }
 }
 
 impl ClientInner {
@@ -76,13 +96,13 @@ impl ClientInner {
             info,
             executor,
             clock,
+            status: Arc::new(ClientStatus { clock, closing: watch::Sender::new(false) }),
             observers,
             renewer: Renewer::default(),
             releaser: Arc::default(),
             client: Owner::random().client(),
             last_claim: AtomicU64::new(0),
             polling_told: AtomicBool::new(false),
-            closing: watch::Sender::new(false),
             acquiring: AtomicUsize::new(0),
             acquired: Notify::new(),
         }
@@ -95,18 +115,16 @@ impl ClientInner {
 
     /// Refuses new claims from now on.
     pub(crate) fn close(&self) {
-        self.closing.send_replace(true);
+        self.status.closing.send_replace(true);
     }
 
     pub(crate) fn is_closing(&self) -> bool {
-        *self.closing.borrow()
+        self.status.is_closing()
     }
 
     /// Returns when the client is being shut down.
     pub(crate) async fn closed(&self) {
-        // Fails only without the sender, which is a field of this struct.
-        let mut closing = self.closing.subscribe();
-        let _never = closing.wait_for(|closing| *closing).await.map(|_| ());
+        self.status.closed().await;
     }
 
     /// Begins an acquire: `shutdown` waits for it, until the returned value is dropped.

@@ -19,6 +19,7 @@
 //! | a file | [`mod@file`] | none |
 //! | SQL, any client | [`sql`] | none |
 //! | SQLite by rusqlite | `fence::rusqlite` | `fence-rusqlite` |
+//! | PostgreSQL, MySQL, MariaDB by sqlx 0.9 | `fence::sqlx` | `fence-sqlx`, or of one server `fence-sqlx-postgres`, `fence-sqlx-mysql` |
 //! | PostgreSQL by tokio-postgres | `fence::tokio_postgres` | `fence-tokio-postgres` |
 //! | MySQL, MariaDB by mysql_async | `fence::mysql_async` | `fence-mysql-async` |
 //! | Redis | `fence::redis` | `fence-redis` |
@@ -42,8 +43,11 @@ mod refused;
 #[cfg(feature = "fence-rusqlite")]
 pub mod rusqlite;
 pub mod sql;
+#[cfg(any(feature = "fence-sqlx-mysql", feature = "fence-sqlx-postgres"))]
+pub mod sqlx;
 #[cfg(feature = "fence-tokio-postgres")]
 pub mod tokio_postgres;
 
 pub use memory::{Fenced, FencedGuard, Fences, Full, Turn};
+pub(crate) use refused::is_stale;
 pub use refused::{Refused, Stale};

@@ -131,3 +131,44 @@ impl<E> From<Stale> for Refused<E> {
         Refused::Stale(stale)
     }
 }
+
+/// Whether an error says that a token is stale: [`Stale`] itself, or a [`Refused`] of one of the
+/// clients that have a module here. That of another client cannot be told from its type.
+pub(crate) fn is_stale(error: &(dyn std::error::Error + 'static)) -> bool {
+    fn refused<E: std::error::Error + 'static>(error: &(dyn std::error::Error + 'static)) -> bool {
+        error.downcast_ref::<Refused<E>>().is_some_and(|refused| refused.stale().is_some())
+    }
+    let clients = [
+        refused::<std::io::Error>,
+        #[cfg(feature = "fence-mysql-async")]
+        refused::<mysql_async::Error>,
+        #[cfg(feature = "fence-redis")]
+        refused::<redis::RedisError>,
+        #[cfg(feature = "fence-rusqlite")]
+        refused::<rusqlite::Error>,
+        #[cfg(any(feature = "fence-sqlx-mysql", feature = "fence-sqlx-postgres"))]
+        refused::<sqlx::Error>,
+        #[cfg(feature = "fence-tokio-postgres")]
+        refused::<tokio_postgres::Error>,
+    ];
+    error.is::<Stale>() || clients.iter().any(|refused| refused(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn a_stale_token_is_a_lost_lock_however_it_is_wrapped() {
+        let [old, new] = [7, 8].map(|number| FencingToken::new(number).unwrap());
+        let stale = Stale::check(old, new).unwrap_err();
+        assert_eq!(ErrorKind::of(&stale), Some(ErrorKind::Lost));
+        let refused: Refused<std::io::Error> = stale.into();
+        assert_eq!(ErrorKind::of(&refused), Some(ErrorKind::Lost));
+        let failed = Refused::Store(std::io::Error::other("disk"));
+        assert_eq!(ErrorKind::of(&failed), None);
+        let wrapped = std::io::Error::other(stale);
+        assert_eq!(ErrorKind::of(&wrapped), None, "its source is that of what it wraps");
+    }
+}

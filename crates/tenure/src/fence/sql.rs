@@ -66,6 +66,12 @@ use crate::token::FencingToken;
 
 /// The schema of PostgreSQL that has the table by default.
 const PUBLIC: &str = "public";
+/// Added to the statement of PostgreSQL, makes the commit of its transaction wait for the disk,
+/// where the session would not.
+#[cfg(any(feature = "fence-sqlx-postgres", feature = "fence-tokio-postgres"))]
+pub(super) const POSTGRES_DURABLE: &str = ", CASE WHEN current_setting('synchronous_commit') \
+                                           IN ('off', 'local') \
+                                           THEN set_config('synchronous_commit', 'on', true) END";
 
 /// The database whose SQL it is.
 ///

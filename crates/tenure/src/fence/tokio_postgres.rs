@@ -44,10 +44,6 @@ use crate::token::FencingToken;
 /// The table in `public`, which the functions of this module use.
 const PUBLIC: Table = Table(sql::Table::new(Dialect::Postgres));
 
-/// Makes the commit of this transaction wait for the disk, where the session would not.
-const DURABLE: &str = "CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') \
-                       THEN set_config('synchronous_commit', 'on', true) END";
-
 /// The table of fences in a schema other than `public`, which the functions of this module use.
 ///
 /// All clients that share a resource have to use the same table, whatever their role and
@@ -104,7 +100,7 @@ impl Table {
     ) -> Result<(), Refused<Error>> {
         let transaction = client.transaction().await.map_err(Refused::Store)?;
         // Durable for this transaction only: `sql` says what a first contact has to survive.
-        let statement = format!("{}, {DURABLE}", self.0.statement());
+        let statement = format!("{}{}", self.0.statement(), sql::POSTGRES_DURABLE);
         send_token(&transaction, &statement, resource, token).await?;
         transaction.commit().await.map_err(Refused::Store)
     }

@@ -9,26 +9,24 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::sync::Mutex;
-use crate::backend::Owner;
 
-/// The held claims of one backend that are watched.
-#[derive(Default)]
-pub(crate) struct HeldWatches(Mutex<Watches>);
+/// The held claims of one backend that are watched, by owner.
+pub(crate) struct HeldWatches<K>(Mutex<Registry<K>>);
 
-#[derive(Default)]
-struct Watches {
-    by_owner: HashMap<Owner, Watch>,
+struct Registry<K> {
+    by_owner: HashMap<K, LatestWatch>,
     /// How many watches there ever were, modulo 2³².
     count: u32,
 }
 
 /// The latest watch over a claim.
-struct Watch {
+struct LatestWatch {
     number: u32,
     /// Whether there was a message.
     is_over: bool,
@@ -36,13 +34,13 @@ struct Watch {
     waker: Option<Waker>,
 }
 
-impl HeldWatches {
+impl<K: Copy + Eq + Hash> HeldWatches<K> {
     /// Watches a claim from now on. An earlier watch over the same claim ends.
-    pub(crate) fn watch(self: &Arc<Self>, owner: Owner) -> HeldWatch {
+    pub(crate) fn watch(self: &Arc<Self>, owner: K) -> HeldWatch<K> {
         let mut watches = self.0.lock();
         watches.count = watches.count.wrapping_add(1);
         let number = watches.count;
-        let watch = Watch { number, is_over: false, evicted: false, waker: None };
+        let watch = LatestWatch { number, is_over: false, evicted: false, waker: None };
         if let Some(earlier) = watches.by_owner.insert(owner, watch) {
             drop(watches);
             earlier.waker.into_iter().for_each(Waker::wake);
@@ -51,7 +49,7 @@ impl HeldWatches {
     }
 
     /// A message: the claim may be lost.
-    pub(crate) fn notify(&self, owner: Owner, evicted: bool) {
+    pub(crate) fn notify(&self, owner: K, evicted: bool) {
         let waker = self.0.lock().by_owner.get_mut(&owner).and_then(|watch| watch.end(evicted));
         waker.into_iter().for_each(Waker::wake);
     }
@@ -66,12 +64,12 @@ impl HeldWatches {
     }
 
     /// Whether a message to a claim that is watched said that it was evicted.
-    pub(crate) fn was_evicted(&self, owner: Owner) -> bool {
+    pub(crate) fn was_evicted(&self, owner: K) -> bool {
         self.0.lock().by_owner.get(&owner).is_some_and(|watch| watch.evicted)
     }
 }
 
-impl Watch {
+impl LatestWatch {
     fn end(&mut self, evicted: bool) -> Option<Waker> {
         self.is_over = true;
         self.evicted |= evicted;
@@ -80,13 +78,13 @@ impl Watch {
 }
 
 /// A watch over a held claim. Ready when the claim may be lost.
-pub(crate) struct HeldWatch {
-    watches: Arc<HeldWatches>,
-    owner: Owner,
+pub(crate) struct HeldWatch<K: Copy + Eq + Hash> {
+    watches: Arc<HeldWatches<K>>,
+    owner: K,
     number: u32,
 }
 
-impl Future for HeldWatch {
+impl<K: Copy + Eq + Hash> Future for HeldWatch<K> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -102,7 +100,7 @@ impl Future for HeldWatch {
     }
 }
 
-impl Drop for HeldWatch {
+impl<K: Copy + Eq + Hash> Drop for HeldWatch<K> {
     fn drop(&mut self) {
         let mut watches = self.watches.0.lock();
         if watches.by_owner.get(&self.owner).is_some_and(|watch| watch.number == self.number) {
@@ -111,7 +109,13 @@ impl Drop for HeldWatch {
     }
 }
 
-impl fmt::Debug for HeldWatches {
+impl<K> Default for HeldWatches<K> {
+    fn default() -> HeldWatches<K> {
+        HeldWatches(Mutex::new(Registry { by_owner: HashMap::new(), count: 0 }))
+    }
+}
+
+impl<K> fmt::Debug for HeldWatches<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HeldWatches({})", self.0.lock().by_owner.len())
     }
@@ -123,10 +127,13 @@ mod tests {
 
     use super::*;
 
+    const OWNER: u32 = 1;
+    const OTHER: u32 = 2;
+
     #[tokio::test]
     async fn a_message_ends_the_watch_over_its_claim_and_no_other() {
-        let watches = Arc::<HeldWatches>::default();
-        let (owner, other) = (Owner::random(), Owner::random());
+        let watches = Arc::<HeldWatches<u32>>::default();
+        let (owner, other) = (OWNER, OTHER);
         let (mut watch, mut watch_other) = (watches.watch(owner), watches.watch(other));
         assert!((&mut watch).now_or_never().is_none());
         watches.notify(owner, true);
@@ -140,8 +147,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_that_watches_is_woken() {
-        let watches = Arc::<HeldWatches>::default();
-        let owner = Owner::random();
+        let watches = Arc::<HeldWatches<u32>>::default();
+        let owner = OWNER;
         let task = tokio::spawn(watches.watch(owner));
         tokio::task::yield_now().await;
         watches.notify(owner, false);
@@ -150,8 +157,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_later_watch_ends_the_earlier_one_and_outlives_it() {
-        let watches = Arc::<HeldWatches>::default();
-        let owner = Owner::random();
+        let watches = Arc::<HeldWatches<u32>>::default();
+        let owner = OWNER;
         let earlier = tokio::spawn(watches.watch(owner));
         tokio::task::yield_now().await;
         let mut later = watches.watch(owner);

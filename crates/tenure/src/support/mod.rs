@@ -16,6 +16,7 @@
 
 pub(crate) mod backoff;
 pub(crate) mod clock;
+pub(crate) mod credentials;
 pub(crate) mod driver;
 pub(crate) mod held_watches;
 pub(crate) mod percent;

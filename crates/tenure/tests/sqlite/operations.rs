@@ -29,7 +29,7 @@ async fn a_key_has_one_holder_and_a_busy_response_describes_it() {
     assert_eq!(grant.ttl, LEASE);
     let response = busy(&two, &claim("a")).await;
     let holder = response.holder.unwrap();
-    assert_eq!((holder.name.as_str(), holder.token), ("tester", Some(grant.token)));
+    assert_eq!((holder.owner.as_str(), holder.token), ("tester", Some(grant.token)));
     assert!(holder.ttl_left.unwrap() > LEASE / 2 && response.retry_after.unwrap() <= LEASE + MS);
     assert_eq!(response.ahead, None);
     assert!(one.release(&mine).await.unwrap());

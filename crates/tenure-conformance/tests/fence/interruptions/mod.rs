@@ -11,6 +11,7 @@ mod files;
 mod schedule;
 mod services;
 mod sql;
+mod sqlx;
 mod stores;
 mod tokens;
 
@@ -28,7 +29,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 cases! {
     no_update_is_lost_whatever_is_interrupted_between_two_steps on
         &["consul", "etcd", "file", "http", "memory", "mysql", "postgres", "redis", "sqlite",
-            "zookeeper"];
+            "sqlx-mysql", "sqlx-postgres", "zookeeper"];
 }
 
 async fn no_update_is_lost_whatever_is_interrupted_between_two_steps(url: String) -> Result<()> {

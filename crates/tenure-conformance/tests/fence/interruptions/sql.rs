@@ -8,19 +8,21 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, TxOpts};
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::TransactionBehavior;
+use sqlx::{Connection as _, MySqlConnection, PgConnection};
 use tenure::FencingToken;
 use tenure::fence;
 use tokio_postgres::Client;
 
 use super::schedule::{Holder, Outcome, SharedResource, Steps};
 use super::stores::{Procedure, scheme};
-use crate::registers::{self, admitted, connect_postgres};
+use crate::registers::{self, admitted, connect_postgres, sqlx_url};
 
-const READ: &str = "SELECT n FROM register WHERE name = ?";
-const WRITE: &str = "UPDATE register SET n = ? WHERE name = ?";
-const READ_DOLLAR: &str = "SELECT n FROM register WHERE name = $1";
+pub(super) const READ: &str = "SELECT n FROM register WHERE name = ?";
+pub(super) const WRITE: &str = "UPDATE register SET n = ? WHERE name = ?";
+pub(super) const READ_DOLLAR: &str = "SELECT n FROM register WHERE name = $1";
 const WRITE_DOLLAR: &str = "UPDATE register SET n = $2 WHERE name = $1";
+pub(super) const WRITE_DOLLAR_NUMBER_FIRST: &str = "UPDATE register SET n = $1 WHERE name = $2";
 
 /// A row of the table `register`.
 pub(super) struct Row {
@@ -47,8 +49,10 @@ impl SharedResource for Row {
         Ok(match scheme(&self.url) {
             "mysql" => self.holder_with(Conn::new(Opts::from_url(&self.url)?).await?),
             "postgres" => self.holder_with(connect_postgres(&self.url).await?),
+            "sqlx+mysql" => self.holder_with(MySqlConnection::connect(sqlx_url(&self.url)).await?),
+            "sqlx+postgres" => self.holder_with(PgConnection::connect(sqlx_url(&self.url)).await?),
             _ => {
-                let db = Connection::open(self.url.trim_start_matches("sqlite://"))?;
+                let db = rusqlite::Connection::open(self.url.trim_start_matches("sqlite://"))?;
                 db.busy_timeout(Duration::from_secs(30))?;
                 self.holder_with(db)
             }
@@ -57,7 +61,7 @@ impl SharedResource for Row {
 }
 
 /// What a holder does with a SQL database, by one of its clients.
-trait SqlClient {
+pub(super) trait SqlClient {
     type Transaction<'a>
     where
         Self: 'a;
@@ -221,7 +225,7 @@ impl SqlClient for Conn {
     }
 }
 
-impl SqlClient for Connection {
+impl SqlClient for rusqlite::Connection {
     type Transaction<'a> = rusqlite::Transaction<'a>;
 
     async fn contact(&mut self, name: &str, token: FencingToken) -> Result<bool> {

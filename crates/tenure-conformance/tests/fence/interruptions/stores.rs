@@ -22,7 +22,9 @@ pub(super) enum Procedure {
 /// The procedures that the page shows.
 pub(super) fn procedures(url: &str) -> &'static [Procedure] {
     match scheme(url) {
-        "mysql" | "postgres" => &[Procedure::OneTransaction, Procedure::FirstContact],
+        "mysql" | "postgres" | "sqlx+mysql" | "sqlx+postgres" => {
+            &[Procedure::OneTransaction, Procedure::FirstContact]
+        }
         "sqlite" => &[Procedure::OneTransaction, Procedure::FirstContact, Procedure::Column],
         _ => &[Procedure::FirstContact],
     }
@@ -42,7 +44,9 @@ pub(super) async fn open(
 ) -> Result<Box<dyn SharedResource>> {
     Ok(match scheme(url) {
         "sqlite" if procedure == Procedure::Column => Box::new(column::FencedRow::new(url, name)?),
-        "mysql" | "postgres" | "sqlite" => Box::new(sql::Row::new(url, name, procedure).await?),
+        "mysql" | "postgres" | "sqlite" | "sqlx+mysql" | "sqlx+postgres" => {
+            Box::new(sql::Row::new(url, name, procedure).await?)
+        }
         "file" => Box::new(files::FencedFile::new(url, name, procedure)?),
         "http" => Box::new(services::Web::new(procedure)),
         "memory" => Box::new(services::Memory::default()),

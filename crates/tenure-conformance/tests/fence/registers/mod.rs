@@ -6,6 +6,7 @@ mod mysql;
 mod postgres;
 mod redis;
 mod sqlite;
+mod sqlx;
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
@@ -14,6 +15,7 @@ use tenure::fence::{Refused, Stale};
 
 pub(crate) use http::{Numbers, next_message, serve};
 pub(crate) use postgres::connect as connect_postgres;
+pub(crate) use sqlx::url as sqlx_url;
 
 /// The result of an operation under a fence: outside, whether the test could run it; inside,
 /// whether the fence admitted it.
@@ -38,6 +40,8 @@ pub(crate) async fn open(url: &str, name: &str) -> Result<Box<dyn Register>> {
         "postgres" => Box::new(postgres::open(url, name).await?),
         "redis" => Box::new(redis::open(url, name).await?),
         "sqlite" => Box::new(sqlite::open(rest, name)?),
+        "sqlx+mysql" => Box::new(sqlx::mysql::open(url, name).await?),
+        "sqlx+postgres" => Box::new(sqlx::postgres::open(url, name).await?),
         other => anyhow::bail!("there is no register `{other}`"),
     })
 }
@@ -48,6 +52,8 @@ pub(crate) async fn prepare(url: &str) -> Result<()> {
         Some("mysql") => mysql::prepare(url).await,
         Some("postgres") => postgres::prepare(url).await,
         Some("sqlite") => sqlite::prepare(url.trim_start_matches("sqlite://")),
+        Some("sqlx+mysql") => sqlx::mysql::prepare(url).await,
+        Some("sqlx+postgres") => sqlx::postgres::prepare(url).await,
         _ => Ok(()),
     }
 }

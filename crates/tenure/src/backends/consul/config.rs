@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::support::credentials::UserLogin;
 use crate::support::tls::Tls;
 use crate::support::url::Url;
 
@@ -16,7 +17,8 @@ pub(super) struct Config {
     /// `host:port` of every agent, in the order in which they are tried.
     pub(super) hosts: Vec<String>,
     pub(super) tls: Option<Tls>,
-    pub(super) token: Option<String>,
+    /// The ACL token is its password, or the user where there is none.
+    pub(super) login: UserLogin,
     pub(super) datacenter: Option<String>,
     pub(super) namespace: Option<String>,
     /// The node of the catalog that sessions belong to; `None` for the agent's own.
@@ -41,7 +43,7 @@ impl Config {
         let config = Config {
             hosts: hosts.map(|(host, port)| address(host, port)).collect(),
             tls,
-            token: url.password().or(url.user()).map(str::to_owned),
+            login: url.login(),
             datacenter: url.take("dc"),
             namespace: url.take("namespace"),
             node: url.take("node"),
@@ -77,7 +79,7 @@ mod tests {
         let url = "consul://:s3cret@a,[::1]:81?dc=d&namespace=n&lock_delay=5s&min_ttl=1s&node=x";
         let config = parse(url).unwrap();
         assert_eq!(config.hosts, ["a:8500", "[::1]:81"]);
-        assert_eq!(config.token.as_deref(), Some("s3cret"));
+        assert_eq!(config.login.password.as_deref(), Some("s3cret"));
         assert_eq!(config.datacenter.as_deref(), Some("d"));
         assert_eq!(config.namespace.as_deref(), Some("n"));
         assert_eq!(config.node.as_deref(), Some("x"));

@@ -23,8 +23,9 @@ impl Config {
     pub(super) fn from_url(mut url: Url) -> Result<Config> {
         let hosts = url.hosts(DEFAULT_PORT)?;
         let space = Space::from_path(url.path());
-        let password = url.password().unwrap_or_default();
-        let login = url.user().map(|user| Login::new(user, password));
+        let login = url.login();
+        let has_login = login.user.is_some() || login.source.is_some();
+        let login = has_login.then(|| Login::new(login));
         let tls = if url.scheme() == "etcds" { Some(Tls::take(&mut url)?) } else { None };
         url.finish()?;
         Ok(Config { hosts, space, login, tls })

@@ -5,6 +5,7 @@ use std::time::Duration;
 use mysql_async::{Opts, OptsBuilder};
 
 use crate::error::{Error, Result};
+use crate::support::credentials::UserLogin;
 use crate::support::tls::Tls;
 use crate::support::url::Url;
 
@@ -26,6 +27,7 @@ const WAIT_TIMEOUT: usize = 28800;
 pub(super) struct Config {
     /// How to reach the server; contains the password.
     pub(super) opts: Opts,
+    pub(super) login: UserLogin,
     /// Host, port and database, for `Debug` output.
     pub(super) shown: String,
     pub(super) mode: LockMode,
@@ -79,8 +81,9 @@ impl Config {
             None => opts,
         };
         let shown = format!("{host}:{port}/{database}");
+        let login = url.login();
         url.finish()?;
-        Ok(Config { opts: opts.into(), shown, mode, wake_connection, connections, sweep })
+        Ok(Config { opts: opts.into(), login, shown, mode, wake_connection, connections, sweep })
     }
 }
 

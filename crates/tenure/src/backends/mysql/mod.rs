@@ -71,7 +71,8 @@ pub(crate) async fn open(url: Url) -> Result<Mysql> {
     let runtime = tokio::runtime::Handle::current();
     let holds_locks = mode != LockMode::Lease;
     let demotions = Arc::default();
-    let options = ConnectOptions { opts: config.opts, holds_locks, id_prefix: "", demotions };
+    let (opts, login) = (config.opts, config.login);
+    let options = ConnectOptions { opts, login, holds_locks, id_prefix: "", demotions };
     let main = Connection::start(options.clone(), &runtime);
     let count = if holds_locks { 1 } else { config.connections };
     let by_key = (0..count).map(|_| Connection::start(options.clone(), &runtime)).collect();

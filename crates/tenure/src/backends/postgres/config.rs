@@ -4,7 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use super::layout::schema::Schema;
+use super::libpq;
 use crate::error::{Error, ErrorKind, Result};
+use crate::support::credentials::UserLogin;
 use crate::support::tls::Tls;
 use crate::support::url::Url;
 
@@ -20,8 +22,12 @@ pub(super) struct Config {
     pub(super) hosts: Vec<(String, u16)>,
     pub(super) tls: Option<Tls>,
     pub(super) user: String,
-    pub(super) password: Option<String>,
+    pub(super) login: UserLogin,
     pub(super) database: String,
+    /// What the server shows as the name of a connection.
+    pub(super) application_name: String,
+    /// Settings of the session, as `psql` takes them in `PGOPTIONS`.
+    pub(super) options: Option<String>,
     /// The schema that has the tables.
     pub(super) schema: Schema,
     pub(super) mode: LockMode,
@@ -72,23 +78,29 @@ impl Config {
         if pooled && mode != LockMode::Lease {
             return Err(pooler_in_front(mode));
         }
-        let connect_timeout = url.take_duration("connect_timeout")?;
+        let connect_timeout = libpq::connect_timeout(&mut url)?;
         let sweep = url.take_duration("sweep")?;
         let tls = Tls::take_sslmode(&mut url)?;
+        let hosts = libpq::hosts(&mut url)?;
+        libpq::check_session_attrs(&mut url)?;
+        let application_name = url.take("application_name").unwrap_or_else(|| "tenure".to_owned());
+        let options = url.take("options");
+        libpq::refuse_others(&mut url)?;
         let user = url.user().unwrap_or("postgres").to_owned();
         let database = match url.path().trim_start_matches('/') {
             "" => user.clone(),
             name => name.to_owned(),
         };
-        let hosts = url.hosts(5432)?;
-        let password = url.password().map(str::to_owned);
+        let login = url.login();
         url.finish()?;
         Ok(Config {
             hosts,
             tls,
             user,
-            password,
+            login,
             database,
+            application_name,
+            options,
             schema,
             mode,
             connections: connections.unwrap_or(DEFAULT_CONNECTIONS),
@@ -140,7 +152,7 @@ mod tests {
         let config = config(url).unwrap();
         assert_eq!(config.hosts, [("one".into(), 5432), ("two".into(), 5433)]);
         assert_eq!((config.user.as_str(), config.database.as_str()), ("me", "app"));
-        assert_eq!(config.password.as_deref(), Some("s@cret"));
+        assert_eq!(config.login.password.as_deref(), Some("s@cret"));
         assert_eq!((config.mode, config.connections, config.rows), (LockMode::Row, 3, 7));
         let shown = format!("{config:?}");
         assert!(!shown.contains("cret"), "{shown}");
@@ -155,13 +167,32 @@ mod tests {
     }
 
     #[test]
+    fn the_url_of_an_application_is_understood() {
+        let url = "postgres:///app?host=/run/postgresql&application_name=shop&connect_timeout=10\
+                   &options=-c%20lock_timeout%3D5s&target_session_attrs=read-write";
+        let config = config(url).unwrap();
+        assert_eq!(config.hosts, [("/run/postgresql".into(), 5432)]);
+        assert_eq!(config.application_name, "shop");
+        assert_eq!(config.options.as_deref(), Some("-c lock_timeout=5s"));
+        assert_eq!(config.connect_timeout, Duration::from_secs(10));
+    }
+
+    #[test]
     fn a_wrong_option_is_refused_with_advice() {
         for (url, part) in [
             ("postgres://?mode=magic", "lease, session, row"),
             ("postgres://?connections=0", "from 1 to 1000"),
-            ("postgres://?sslmode=prefer", "verify-full"),
+            ("postgres://?sslmode=prefer", "say `require`"),
+            ("postgres://?sslmode=on", "verify-full"),
+            ("postgres://?ca=/etc/ca.pem", "`ca` needs an encrypted connection"),
+            ("postgres://?sslmode=disable&sslrootcert=/ca.pem", "sslmode=require"),
+            ("postgres://?target_session_attrs=standby", "cannot grant locks"),
+            ("postgres://h/db?host=/run/postgresql", "given twice"),
+            ("postgres://?gssencmode=disable", "leave it out"),
+            ("postgres://?channel_binding=prefer", "leave it out"),
+            ("postgres://?connect_timeout=soon", "`connect_timeout`"),
             ("postgres://?mode=session&pooler=yes", "mode=lease"),
-            ("postgres://?pol=1", "known: connect_timeout, connections"),
+            ("postgres://?pol=1", "known: application_name, connect_timeout"),
         ] {
             let error = config(url).unwrap_err().to_string();
             assert!(error.contains(part), "{url}: {error}");

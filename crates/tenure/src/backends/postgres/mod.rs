@@ -1,6 +1,7 @@
 //! PostgreSQL: leases in a table, advisory locks of a session, or row locks of a transaction.
 //!
 //! - `config`: the URL
+//! - `libpq`: options of libpq in the URL
 //! - `connection/`: one connection, the pool of a client, dialing, and detection of poolers
 //! - `layout/`: the tables and the statements
 //! - `acquire`, `renew`, `release`: the operations, by mode
@@ -22,6 +23,7 @@ mod doctor;
 mod error;
 mod layout;
 mod lease;
+mod libpq;
 mod push;
 mod release;
 mod renew;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::support::credentials::UserLogin;
 use crate::support::tls::Tls;
 use crate::support::url::Url;
 
@@ -20,7 +21,7 @@ pub(super) const RESPONSE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub(super) struct Config {
     pub(super) topology: Topology,
-    pub(super) login: Credentials,
+    pub(super) login: DatabaseLogin,
     pub(super) layout: Layout,
     pub(super) order: QueueOrder,
     /// How many replicas must have a grant before it counts.
@@ -36,7 +37,7 @@ pub(super) struct Config {
 pub(super) enum Topology {
     Cluster(Vec<Address>),
     Single(Address),
-    Sentinel { sentinels: Vec<Address>, master: String, login: Credentials },
+    Sentinel { sentinels: Vec<Address>, master: String, login: DatabaseLogin },
 }
 
 /// Where one server listens.
@@ -56,18 +57,11 @@ impl fmt::Display for Address {
     }
 }
 
-/// How to log in. `Debug` does not show the password.
-#[derive(Clone, Default)]
-pub(super) struct Credentials {
-    pub(super) user: Option<String>,
-    pub(super) password: Option<String>,
+/// How to log in, and to which database. `Debug` does not show the password.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DatabaseLogin {
+    pub(super) login: UserLogin,
     pub(super) database: i64,
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("database", &self.database).finish_non_exhaustive()
-    }
 }
 
 /// How a held lock is written.
@@ -97,11 +91,7 @@ impl Config {
     /// Reads what the Redis backend understands, and refuses the rest.
     pub(super) fn from_url(mut url: Url) -> Result<Config> {
         let scheme = url.scheme().to_owned();
-        let mut login = Credentials {
-            user: url.user().map(str::to_owned),
-            password: url.password().map(str::to_owned),
-            database: 0,
-        };
+        let mut login = DatabaseLogin { login: url.login(), database: 0 };
         let topology = match scheme.split_once('+').map(|(_, kind)| kind) {
             Some("cluster") => Topology::Cluster(addresses(&url)?),
             Some("sentinel") => sentinel(&mut url, &mut login)?,
@@ -178,18 +168,19 @@ pub(super) fn tls(url: &mut Url, by_scheme: bool) -> Result<Option<Tls>> {
     Tls::take(url).map(Some)
 }
 
-fn sentinel(url: &mut Url, login: &mut Credentials) -> Result<Topology> {
+fn sentinel(url: &mut Url, login: &mut DatabaseLogin) -> Result<Topology> {
     let master = url.path().trim_matches('/').to_owned();
     if master.is_empty() {
         let advice = "write it as redis+sentinel://h1,h2,h3/master-name";
         return Err(Error::invalid(format!("the URL does not name the master; {advice}")));
     }
     login.database = database(url.take("db"))?;
-    let login = Credentials {
+    let login = UserLogin {
         user: url.take("sentinel_user"),
         password: url.take("sentinel_password"),
-        database: 0,
+        source: None,
     };
+    let login = DatabaseLogin { login, database: 0 };
     Ok(Topology::Sentinel { sentinels: sentinels(url)?, master, login })
 }
 
@@ -235,7 +226,7 @@ mod tests {
     fn a_url_says_where_and_how() {
         let one = config("redis://me:hunter2@h:7/3?layout=plain&order=barging&replicas=2").unwrap();
         assert!(matches!(&one.topology, Topology::Single(Address::Tcp(host, 7)) if host == "h"));
-        assert_eq!((one.login.user.as_deref(), one.login.database), (Some("me"), 3));
+        assert_eq!((one.login.login.user.as_deref(), one.login.database), (Some("me"), 3));
         assert_eq!((one.layout, one.order), (Layout::Plain, QueueOrder::Barging));
         assert_eq!((one.replicas, one.tls.is_some()), (2, false));
         assert!(!format!("{one:?}").contains("hunter2"), "{one:?}");

@@ -35,7 +35,7 @@ use crate::support::wakeups::{Registration, Signal, Wakeups};
 #[derive(Default)]
 pub(super) struct PushRouter {
     waiting: Wakeups<Owner>,
-    held: Arc<HeldWatches>,
+    held: Arc<HeldWatches<Owner>>,
     /// By the channel of a lock that a foreign client holds.
     foreign: Wakeups<String>,
     waiters: Mutex<HashMap<Owner, WaiterState>>,
@@ -186,7 +186,7 @@ impl PushRouter {
     }
 
     /// Ends with the next message to a held claim: each of them may mean that it is lost.
-    pub(super) fn watch_held(&self, owner: Owner) -> HeldWatch {
+    pub(super) fn watch_held(&self, owner: Owner) -> HeldWatch<Owner> {
         self.held.watch(owner)
     }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use redis::Value;
 
 use super::admin::{self, HeldLock};
-use super::config::{self, Address, Config, Credentials, Layout, QueueOrder, TimeLimits, Topology};
+use super::config::{
+    self, Address, Config, DatabaseLogin, Layout, QueueOrder, TimeLimits, Topology,
+};
 use super::layout::Keys;
 use super::layout::scripts::unexpected;
 use super::{Redis, wait};
@@ -28,11 +30,7 @@ impl RedlockNode {
     pub(in crate::backends) fn all(url: &mut Url) -> Result<Vec<RedlockNode>> {
         let path = url.path().trim_matches('/').to_owned();
         let database = if path.is_empty() { 0 } else { config::number("db", &path)? };
-        let login = Credentials {
-            user: url.user().map(str::to_owned),
-            password: url.password().map(str::to_owned),
-            database,
-        };
+        let login = DatabaseLogin { login: url.login(), database };
         let limits = TimeLimits { response: config::RESPONSE, connect: config::connect(url)? };
         let memory = config::memory(url)?;
         let tls = config::tls(url, false)?;

@@ -166,7 +166,7 @@ impl Votes {
         for vote in self.0.iter().flatten() {
             if let Attempt::Busy(Busy { holder: Some(holder), .. }) = &vote.attempt {
                 let token = holder.token.map_or_else(String::new, |token| token.to_string());
-                *named.entry(format!("{token} {}", holder.name)).or_default() += 1;
+                *named.entry(format!("{token} {}", holder.owner)).or_default() += 1;
             }
         }
         named.into_iter().max_by_key(|(_, count)| *count).map(|(holder, _)| holder)

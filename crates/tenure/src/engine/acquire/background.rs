@@ -21,6 +21,7 @@ use crate::engine::acquire::{Outcome, closed};
 use crate::engine::guard_inner::GuardInner;
 use crate::engine::releaser::Pending;
 use crate::error::Result;
+use crate::event::Event;
 
 /// A waiting claim and its caller.
 pub(super) struct Background {
@@ -182,6 +183,9 @@ fn end(
         }
         StopReason::Tell(outcome) => {
             let pending = acquiring.pending();
+            if let Ok(Attempt::Busy(busy)) = &outcome {
+                acquiring.inner.observers.tell(|| Event::Busy(busy.clone()));
+            }
             tell(sender, outcome);
             Ended(Some(pending))
         }

@@ -219,6 +219,7 @@ impl Acquiring {
             // Where the server keeps nothing of such a request, there is nothing to release, which
             // saves a second request.
             let leaves = !self.inner.info.busy_leaves_nothing || self.params.claim.unconfirmed;
+            self.inner.observers.tell(|| Event::Busy(busy.clone()));
             return Verdict::End { outcome: Ok(Attempt::Busy(busy)), leaves };
         }
         self.inner.tell_if_polled();
@@ -263,7 +264,7 @@ impl Acquiring {
             renew_every: self.params.renew_every,
             max_hold: self.params.max_hold,
         };
-        let lease = Arc::new(LeaseState::new(params, inner.clock, deadline));
+        let lease = Arc::new(LeaseState::new(params, inner.status.clone(), deadline));
         Renewer::add(inner, lease.clone(), sent, grant.ttl);
         let (key, token) = (lease.key.clone(), lease.token);
         let waited = now.since(self.started);

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -158,7 +158,7 @@ impl OpenReleases {
     /// ended: for at most [`SILENT_WAIT`] while nothing is confirmed, and at most [`LONGEST_WAIT`]
     /// in all.
     pub(super) fn wait(&self, clock: &Clock) {
-        let started = Instant::now();
+        let started = clock.now();
         let mut state = self.state();
         if state.open.is_empty() {
             return;
@@ -166,7 +166,7 @@ impl OpenReleases {
         state.blocked += 1;
         while let Some(end) = state.end(u64::MAX)
             && end > clock.now()
-            && started.elapsed() < LONGEST_WAIT
+            && clock.now().since(started) < LONGEST_WAIT
         {
             let ended = state.ended;
             let is_open = |state: &mut State| !state.open.is_empty();
@@ -283,8 +283,8 @@ mod tests {
         assert_eq!(releaser.open.len(), 0, "it did not wait for all");
         confirming.join().unwrap();
         let _silent = begin(&releaser);
-        let started = Instant::now();
+        let started = clock.now();
         releaser.open.wait(&clock);
-        assert!(started.elapsed() < LONGEST_WAIT / 2, "a silent server is not waited for");
+        assert!(clock.now().since(started) < LONGEST_WAIT / 2, "a silent server is not waited for");
     }
 }

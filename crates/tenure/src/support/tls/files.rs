@@ -14,6 +14,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::Tls;
 use super::encrypt::invalid;
+use super::verifier::Verifier;
 use crate::support::clock::{Clock, Moment};
 use crate::support::sync::Mutex;
 
@@ -74,10 +75,17 @@ fn load(tls: &Tls) -> Result<ClientConfig> {
         Some(path) => roots_of(path)?,
         None => roots_of_system(rustls_native_certs::load_native_certs())?,
     };
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let pinned = match &tls.ca {
+        Some(path) => certificates(path)?,
+        None => Vec::new(),
+    };
+    let provider = Arc::new(ring::default_provider());
+    let verifier = Verifier::new(roots, pinned, provider.clone())?;
+    let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(invalid)?
-        .with_root_certificates(roots);
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier));
     let Some((cert, key)) = &tls.identity else { return Ok(config.with_no_client_auth()) };
     let name = |error| invalid(format!("cannot read the key `{key}`: {error}"));
     let secret = PrivateKeyDer::from_pem_file(key).map_err(name)?;

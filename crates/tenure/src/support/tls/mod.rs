@@ -11,6 +11,11 @@ mod encrypt;
     any(feature = "consul", feature = "etcd", feature = "postgres", feature = "redis")
 ))]
 mod files;
+#[cfg(all(
+    feature = "tls",
+    any(feature = "consul", feature = "etcd", feature = "postgres", feature = "redis")
+))]
+mod verifier;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::support::url::Url;
@@ -37,14 +42,18 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// Takes the options `ca`, `cert` and `key`.
-    #[allow(clippy::needless_update, reason = "there is more in it where a backend encrypts")]
     pub(crate) fn take(options: &mut Url) -> Result<Tls> {
         if !cfg!(feature = "tls") {
             let message = "an encrypted connection needs the cargo feature `tls` of tenure";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let ca = options.take("ca");
-        let identity = match (options.take("cert"), options.take("key")) {
+        Tls::with(ca, options.take("cert"), options.take("key"))
+    }
+
+    #[allow(clippy::needless_update, reason = "there is more in it where a backend encrypts")]
+    fn with(ca: Option<String>, cert: Option<String>, key: Option<String>) -> Result<Tls> {
+        let identity = match (cert, key) {
             (None, None) => None,
             (Some(cert), Some(key)) => Some((cert, key)),
             _ => {
@@ -59,10 +68,32 @@ impl Tls {
     /// `disable` proves the server's name: a URL never gets less than it says.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn take_sslmode(options: &mut Url) -> Result<Option<Tls>> {
-        let known = ["disable", "require", "verify-ca", "verify-full"];
+        // Other clients have longer names for the files.
+        let file = |options: &mut Url, name, long_name| {
+            let given = options.take(name);
+            options.take(long_name).or(given)
+        };
+        let known = ["disable", "require", "verify-ca", "verify-full", "prefer", "allow"];
         match options.take_word("sslmode", &known)? {
-            None | Some("disable") => Ok(None),
-            Some(_) => Tls::take(options).map(Some),
+            Some("prefer" | "allow") => Err(Error::invalid(
+                "option `sslmode`: `prefer` and `allow` go on without encryption, and without a \
+                 word, where the server has none; say `require`, or `disable`",
+            )),
+            None | Some("disable") => {
+                let names = ["ca", "cert", "key", "sslrootcert", "sslcert", "sslkey"];
+                match names.into_iter().find(|name| options.has(name)) {
+                    Some(name) => Err(Error::invalid(format!(
+                        "option `{name}` needs an encrypted connection: say `sslmode=require` too"
+                    ))),
+                    None => Ok(None),
+                }
+            }
+            Some(_) if !cfg!(feature = "tls") => Tls::take(options).map(Some),
+            Some(_) => {
+                let ca = file(options, "ca", "sslrootcert");
+                let cert = file(options, "cert", "sslcert");
+                Tls::with(ca, cert, file(options, "key", "sslkey")).map(Some)
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 pub use duration::duration;
 
 use crate::error::{Error, Result};
+use crate::support::credentials::{Source, UserLogin};
 use crate::support::percent;
 
 const ESCAPE: &str = "in a password write `/` as %2F, `?` as %3F, `@` as %40 and `#` as %23, and \
@@ -21,8 +22,7 @@ const ESCAPE: &str = "in a password write `/` as %2F, `?` as %3F, `@` as %40 and
 #[derive(Clone)]
 pub(crate) struct Url {
     scheme: String,
-    user: Option<String>,
-    password: Option<String>,
+    login: UserLogin,
     /// `None` in `scheme:path`, empty in `scheme:///path`.
     authority: Option<String>,
     path: String,
@@ -66,8 +66,11 @@ impl Url {
         };
         Ok(Url {
             scheme: scheme.to_ascii_lowercase(),
-            user: Some(user).filter(|text| !text.is_empty()),
-            password: Some(password).filter(|text| !text.is_empty()),
+            login: UserLogin {
+                user: Some(user).filter(|text| !text.is_empty()),
+                password: Some(password).filter(|text| !text.is_empty()),
+                source: None,
+            },
             authority: hosts.map(str::to_owned),
             path: decode(path)?,
             query: parse_query(query)?,
@@ -82,16 +85,30 @@ impl Url {
 
     /// The user in front of the host.
     pub(crate) fn user(&self) -> Option<&str> {
-        self.user.as_deref()
+        self.login.user.as_deref()
     }
 
     /// The password in front of the host, from `password_file` or from the code.
     pub(crate) fn password(&self) -> Option<&str> {
-        self.password.as_deref()
+        self.login.password.as_deref()
     }
 
     pub(crate) fn set_password(&mut self, secret: String) {
-        self.password = Some(secret);
+        self.login.password = Some(secret);
+    }
+
+    pub(crate) fn set_credentials(&mut self, source: Source) {
+        self.login.source = Some(source);
+    }
+
+    /// Whether the caller's code gives the credentials.
+    pub(crate) fn has_own_credentials(&self) -> bool {
+        self.login.source.is_some()
+    }
+
+    /// How to log in: by what the URL says, or by the caller's code.
+    pub(crate) fn login(&self) -> UserLogin {
+        self.login.clone()
     }
 
     /// What stands between `//` and the path, without the login: `None` if there is no `//`.
@@ -113,6 +130,11 @@ impl Url {
     /// The path, percent-decoded. It belongs to the server: a file, a database, a chroot.
     pub(crate) fn path(&self) -> &str {
         &self.path
+    }
+
+    /// Whether there is such an option.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.query.iter().any(|(known, _)| known == name)
     }
 
     /// Takes an option as text.

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::HeaderValue;
 use hyper::{Method, Request, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use super::super::config::Config;
 use super::super::error;
+use super::acl_token::AclToken;
 use crate::error::{Error, ErrorKind, Result};
 use crate::support::percent;
 use crate::support::tls::Dial;
@@ -22,6 +23,8 @@ use crate::support::tls::Dial;
 const HTTP1: &[u8] = b"http/1.1";
 /// How long a response may take that the server does not hold back.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(5);
+/// The status of a request whose token has no right to it, or does not exist.
+const FORBIDDEN: u16 = 403;
 /// How long an idle connection is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -31,7 +34,7 @@ pub(crate) struct HttpClient {
     hosts: Vec<String>,
     /// Counts the changes of agent: modulo the number of hosts, the one that gets the requests.
     current: AtomicUsize,
-    token: Option<HeaderValue>,
+    token: AclToken,
     /// The query options that every request carries.
     common_query: String,
     sent: AtomicU64,
@@ -52,13 +55,6 @@ impl HttpClient {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
             .build(Dial::new(config.tls.clone(), HTTP1));
-        let token = config.token.as_ref().map(|token| {
-            let message = "the ACL token has characters that an HTTP header cannot carry";
-            let refused = |_| Error::new(ErrorKind::Invalid, message);
-            let mut value = HeaderValue::from_str(token).map_err(refused)?;
-            value.set_sensitive(true);
-            Ok::<_, Error>(value)
-        });
         let mut common_query = String::new();
         for (name, value) in [("dc", &config.datacenter), ("ns", &config.namespace)] {
             if let Some(value) = value {
@@ -69,7 +65,7 @@ impl HttpClient {
             client,
             hosts: config.hosts.clone(),
             current: AtomicUsize::new(0),
-            token: token.transpose()?,
+            token: AclToken::new(config.login.clone())?,
             common_query,
             sent: AtomicU64::new(0),
         })
@@ -100,11 +96,32 @@ impl HttpClient {
         self.sent.load(Ordering::Relaxed)
     }
 
+    /// Sends one request. If the agent refuses its token, it has had no effect and is sent once
+    /// more with another, if the caller's code gives one.
+    async fn send(
+        &self,
+        method: &Method,
+        path: &str,
+        query: &str,
+        body: Bytes,
+        time: ResponseTime,
+    ) -> Result<HttpResponse> {
+        let token = self.token.get().await?;
+        let first = self.send_with(token.as_ref(), method, path, query, body.clone(), time);
+        let first = first.await?;
+        if first.status != FORBIDDEN || !self.token.replace(token.as_ref()).await? {
+            return Ok(first);
+        }
+        let token = self.token.get().await?;
+        self.send_with(token.as_ref(), method, path, query, body, time).await
+    }
+
     /// Sends one request, to each agent at most once. It goes to the next agent if it certainly had
     /// no effect at this one: it was not sent, it is a read, or the agent had no leader to pass it
     /// on to.
-    async fn send(
+    async fn send_with(
         &self,
+        token: Option<&HeaderValue>,
         method: &Method,
         path: &str,
         query: &str,
@@ -117,7 +134,10 @@ impl HttpClient {
         for _ in &self.hosts {
             let mut agent = AgentInUse::new(&self.current, time);
             let host = &self.hosts[agent.index % self.hosts.len()];
-            let request = self.request(method, host, path, query, body.clone())?;
+            let mut request = self.request(method, host, path, query, body.clone())?;
+            if let Some(token) = token {
+                request.headers_mut().insert("x-consul-token", token.clone());
+            }
             let response = tokio::time::timeout_at(deadline, self.exchange(request)).await;
             agent.failed = true;
             match response {
@@ -152,10 +172,7 @@ impl HttpClient {
             Error::new(ErrorKind::Invalid, message)
         };
         let uri: Uri = uri.parse().map_err(|error| bad_address(&error))?;
-        let mut request = Request::builder().method(method.clone()).uri(uri);
-        if let Some(token) = &self.token {
-            request = request.header(HeaderName::from_static("x-consul-token"), token.clone());
-        }
+        let request = Request::builder().method(method.clone()).uri(uri);
         request.body(Full::new(body)).map_err(|error| bad_address(&error))
     }
 

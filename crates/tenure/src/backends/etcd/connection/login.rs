@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, Shared};
 use hyper::header::HeaderValue;
 
 use super::grpc::{Method, unary};
-use super::status::Status;
+use super::status::{Code, Status};
 use super::{ActiveEndpoint, Connection};
 use crate::backends::etcd::error::{permission_is_denied, unexpected};
 use crate::backends::etcd::layout::messages::{
@@ -17,16 +17,16 @@ use crate::backends::etcd::layout::messages::{
 };
 use crate::backends::etcd::layout::{RANGE, get};
 use crate::error::{Error, Result};
+use crate::support::credentials::UserLogin;
 use crate::support::sync::Mutex;
 
 const AUTHENTICATE: Method = Method("/etcdserverpb.Auth/Authenticate");
 /// How long a login may take; with several endpoints half of it, so that there is time for another.
 const LOGIN_LIMIT: Duration = Duration::from_secs(3);
 
-/// User, password, and the login under way.
+/// User and password, or where they come from, and the login under way.
 pub(crate) struct Login {
-    user: String,
-    password: String,
+    login: UserLogin,
     /// All requests wait for the same login, and any of them takes it further: none depends on
     /// another, which may stall. A request that is dropped leaves the login here for the next one:
     /// if each began its own, none would end on a slow server.
@@ -51,9 +51,8 @@ struct PendingLogin {
 }
 
 impl Login {
-    pub(crate) fn new(user: &str, password: &str) -> Login {
-        let under_way = Mutex::default();
-        Login { user: user.to_owned(), password: password.to_owned(), under_way }
+    pub(crate) fn new(login: UserLogin) -> Login {
+        Login { login, under_way: Mutex::default() }
     }
 
     /// The endpoint in use, with a token. Waits for it until `end`.
@@ -120,13 +119,18 @@ impl Login {
     }
 
     fn begin(&self, connection: &Connection, active: ActiveEndpoint) -> PendingLogin {
-        let request =
-            AuthenticateRequest { name: self.user.clone(), password: self.password.clone() };
+        let login = self.login.clone();
         let is_alone = connection.endpoints.len() == 1;
         let limit = if is_alone { LOGIN_LIMIT } else { LOGIN_LIMIT / 2 };
         let ActiveEndpoint { channel, token, .. } = active.clone();
-        let response =
-            async move { unary(&channel, &token, AUTHENTICATE, request).await }.boxed().shared();
+        let response = async move {
+            let unknown = |error: Error| Status::new(Code::Unavailable, error.to_string());
+            let login = login.current().await.map_err(unknown)?;
+            let (name, password) = (login.user.unwrap_or_default(), login.password);
+            let request = AuthenticateRequest { name, password: password.unwrap_or_default() };
+            unary(&channel, &token, AUTHENTICATE, request).await
+        };
+        let response = response.boxed().shared();
         PendingLogin { active, end: Instant::now() + limit, response }
     }
 }
@@ -134,7 +138,7 @@ impl Login {
 /// Without the password.
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a login of {}", self.user)
+        write!(f, "a login of {}", self.login.user.as_deref().unwrap_or("another"))
     }
 }
 

@@ -35,6 +35,7 @@ use uuid::Uuid;
 
 use super::error;
 use crate::error::{Error, Result};
+use crate::support::credentials::UserLogin;
 
 /// How long a statement waits for a row, with some time for the network; see `open`.
 const ROW_WAIT: Duration = Duration::from_millis(2300);
@@ -122,6 +123,8 @@ struct Job {
 #[derive(Clone)]
 pub(super) struct ConnectOptions {
     pub(super) opts: Opts,
+    /// User and password, if the caller's code gives them for each connection.
+    pub(super) login: UserLogin,
     /// Whether the connection itself holds locks: then a proxy that shares connections is refused.
     pub(super) holds_locks: bool,
     /// The prefix of the ids of these connections.

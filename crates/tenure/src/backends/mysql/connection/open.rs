@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Row};
+use mysql_async::{Conn, Opts, OptsBuilder, Row};
 use tokio::time::Instant;
 
 use super::super::error;
@@ -34,7 +34,7 @@ pub(in super::super) struct OpenConn {
 /// Connects, sets the session up, and acquires the named lock of the connection.
 pub(in super::super) async fn open(options: &ConnectOptions) -> Result<OpenConn> {
     let demotions = *options.demotions.borrow();
-    let connected = Conn::new(options.opts.clone()).await;
+    let connected = Conn::new(with_login(options).await?).await;
     let mut conn = connected.map_err(|error| error::from_connect(&options.opts, error))?;
     let id = ConnectionId::random(options.id_prefix);
     let name = id.lock_name();
@@ -60,6 +60,19 @@ pub(in super::super) async fn open(options: &ConnectOptions) -> Result<OpenConn>
         }
     }
     Ok(OpenConn { conn, id, last_used: Instant::now(), demotions })
+}
+
+/// The options of the next connection.
+async fn with_login(options: &ConnectOptions) -> Result<Opts> {
+    let opts = options.opts.clone();
+    if options.login.source.is_none() {
+        return Ok(opts);
+    }
+    let login = options.login.current().await?;
+    // Servers of cloud providers want a token as it is; never over a connection without encryption.
+    let sends_token = opts.ssl_opts().is_some();
+    let opts = OptsBuilder::from_opts(opts).user(login.user).pass(login.password);
+    Ok(opts.enable_cleartext_plugin(sends_token).into())
 }
 
 /// Kills the connection that holds a named lock of tenure; returns when the lock is free.

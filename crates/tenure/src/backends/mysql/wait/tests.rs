@@ -9,8 +9,8 @@ use crate::token::FencingToken;
 
 fn waiters() -> Waiters {
     let demotions = Arc::default();
-    let options =
-        ConnectOptions { opts: Default::default(), holds_locks: false, id_prefix: "", demotions };
+    let (opts, login) = Default::default();
+    let options = ConnectOptions { opts, login, holds_locks: false, id_prefix: "", demotions };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let main = Connection::start(options, runtime.handle());
     let by_key = vec![main.clone()];

@@ -47,11 +47,7 @@ impl Endpoint {
     }
 
     pub(crate) async fn dial(&self, config: &Config, push: &Arc<PushRouter>) -> Result<Dialed> {
-        let mut login = tokio_postgres::Config::new();
-        login.user(&config.user).dbname(&config.database).application_name("tenure");
-        if let Some(password) = &config.password {
-            login.password(password);
-        }
+        let login = login(config).await?;
         let (ending, ended) = watch::channel(());
         let refused = |error| error::from_connect(config, &self.host, self.port, error);
         let (client, driven) = if let Some(path) = self.unix_socket() {
@@ -67,6 +63,7 @@ impl Endpoint {
                 }
                 Some(tls) => {
                     let handshake = TlsHandshake { tls, host: &self.host };
+                    let mut login = login;
                     let connected = login.ssl_mode(SslMode::Require).connect_raw(stream, handshake);
                     let connected = connected.await.map_err(refused)?;
                     (connected.0, Driven::start(connected.1, push.clone(), ending))
@@ -112,6 +109,21 @@ impl Endpoint {
     fn unreached(&self, error: std::io::Error) -> Error {
         error::from_io(&self.host, self.port, error)
     }
+}
+
+/// What the server is told when a connection begins.
+async fn login(config: &Config) -> Result<tokio_postgres::Config> {
+    let current = config.login.current().await?;
+    let mut login = tokio_postgres::Config::new();
+    login.user(current.user.as_deref().unwrap_or(&config.user)).dbname(&config.database);
+    login.application_name(&config.application_name);
+    if let Some(password) = current.password {
+        login.password(password);
+    }
+    if let Some(options) = &config.options {
+        login.options(options);
+    }
+    Ok(login)
 }
 
 /// Makes the kernel detect an unreachable peer within about half a minute, also when nothing is

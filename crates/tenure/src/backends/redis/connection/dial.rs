@@ -12,10 +12,11 @@ use tokio::time::Instant;
 use super::sentinel;
 use super::wire::Wire;
 use super::{Connection, Health, PushEvent, PushHandler, Uptime, without_error};
-use crate::backends::redis::config::{Address, Credentials, TimeLimits};
+use crate::backends::redis::config::{Address, DatabaseLogin, TimeLimits};
 use crate::backends::redis::error::from_redis;
 use crate::backends::redis::layout::scripts::BatchScript;
 use crate::error::{Error, ErrorKind, Result};
+use crate::support::credentials::UserLogin;
 use crate::support::reconnect::Connector;
 use crate::support::socket::Socket;
 use crate::support::tls::{Stream, Tls, encrypt};
@@ -30,7 +31,7 @@ const UNACKNOWLEDGED_MS: u32 = 10_000;
 #[derive(Clone)]
 pub(crate) struct Dialer {
     pub(crate) target: DialTarget,
-    pub(crate) login: Credentials,
+    pub(crate) login: DatabaseLogin,
     pub(crate) limits: TimeLimits,
     pub(crate) tls: Option<Tls>,
     /// Whether to read how long the server has been up.
@@ -46,7 +47,7 @@ pub(crate) enum DialTarget {
     /// The one at this address.
     Address(Address),
     /// The master that the sentinels name.
-    Master { sentinels: Vec<Address>, name: String, login: Credentials },
+    Master { sentinels: Vec<Address>, name: String, login: DatabaseLogin },
 }
 
 impl fmt::Debug for Dialer {
@@ -91,17 +92,19 @@ impl Connector for Dialer {
 
 impl Dialer {
     async fn dial(&self) -> Result<Connection> {
+        let database = self.login.database;
+        let login = &DatabaseLogin { login: self.login.login.current().await?, database };
         match &self.target {
             DialTarget::Address(address) => {
-                let mut connection = self.open(address, &self.login, true).await?;
+                let mut connection = self.open(address, login, true).await?;
                 if self.reads_uptime {
                     connection.uptime = Some(uptime(&connection).await?);
                 }
                 Ok(connection)
             }
-            DialTarget::Master { sentinels, name, login } => {
-                let master = sentinel::find_master(self, sentinels, name, login).await?;
-                let connection = self.open(&master, &self.login, true).await?;
+            DialTarget::Master { sentinels, name, login: sentinel_login } => {
+                let master = sentinel::find_master(self, sentinels, name, sentinel_login).await?;
+                let connection = self.open(&master, login, true).await?;
                 sentinel::check_role(&connection, name, &master).await?;
                 Ok(connection)
             }
@@ -113,7 +116,7 @@ impl Dialer {
     pub(crate) async fn open(
         &self,
         address: &Address,
-        login: &Credentials,
+        login: &DatabaseLogin,
         pushes: bool,
     ) -> Result<Connection> {
         match self.try_open(address, login, pushes).await {
@@ -129,7 +132,7 @@ impl Dialer {
     async fn try_open(
         &self,
         address: &Address,
-        login: &Credentials,
+        login: &DatabaseLogin,
         pushes: bool,
     ) -> Result<Connection, RedisError> {
         let socket = self.connect_socket(address).await?;
@@ -167,10 +170,11 @@ impl Dialer {
 }
 
 /// Logs in, chooses protocol and database, and says which library this is.
-async fn handshake(wire: &Wire, login: &Credentials, pushes: bool) -> Result<(), RedisError> {
-    let user = login.user.as_deref();
+async fn handshake(wire: &Wire, login: &DatabaseLogin, pushes: bool) -> Result<(), RedisError> {
+    let UserLogin { user, password, .. } = &login.login;
+    let user = user.as_deref();
     let mut commands = Vec::new();
-    match (&login.password, pushes) {
+    match (password, pushes) {
         (password, true) => {
             let mut hello = redis::cmd("HELLO");
             hello.arg(3);
@@ -188,11 +192,13 @@ async fn handshake(wire: &Wire, login: &Credentials, pushes: bool) -> Result<(),
         commands.push(redis::cmd("SELECT").arg(login.database).to_owned());
     }
     let required = commands.len();
+    commands.push(redis::cmd("CLIENT").arg("SETNAME").arg("tenure").to_owned());
     for (what, name) in [("LIB-NAME", "tenure"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
         commands.push(redis::cmd("CLIENT").arg("SETINFO").arg(what).arg(name).to_owned());
     }
     let responses = wire.request_all(commands.iter().map(Cmd::get_packed_command)).await?;
-    // A server before 7.2 does not know the last ones, which does not matter.
+    // A server before 7.2 does not know the last ones, and a user may have no right to them; that
+    // does not matter.
     for response in responses.into_iter().take(required) {
         without_error(response)?;
     }

@@ -8,7 +8,7 @@ use redis::Value;
 
 use super::Connection;
 use super::dial::Dialer;
-use crate::backends::redis::config::{Address, Credentials};
+use crate::backends::redis::config::{Address, DatabaseLogin};
 use crate::backends::redis::error::from_redis;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -21,7 +21,7 @@ pub(crate) async fn find_master(
     dialer: &Dialer,
     sentinels: &[Address],
     name: &str,
-    login: &Credentials,
+    login: &DatabaseLogin,
 ) -> Result<Address> {
     let queries = sentinels.iter().map(|sentinel| query_bounded(dialer, sentinel, name, login));
     let mut queries: FuturesUnordered<_> = queries.collect();
@@ -50,7 +50,7 @@ async fn query_bounded(
     dialer: &Dialer,
     sentinel: &Address,
     name: &str,
-    login: &Credentials,
+    login: &DatabaseLogin,
 ) -> Result<Address> {
     let limit = dialer.limits.connect;
     let query = query(dialer, sentinel, name, login);
@@ -63,7 +63,7 @@ async fn query(
     dialer: &Dialer,
     sentinel: &Address,
     name: &str,
-    login: &Credentials,
+    login: &DatabaseLogin,
 ) -> Result<Address> {
     let connection = dialer.open(sentinel, login, false).await?;
     let command = redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).to_owned();

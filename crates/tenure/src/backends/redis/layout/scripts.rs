@@ -2,8 +2,9 @@
 //!
 //! A script is made of files of `../lua`: how this layout writes and reads a held lock
 //! (`fast_redisson.lua` and `redisson.lua`, or `fast_plain.lua` and `plain.lua`), what the URL says
-//! (`config.lua`), what scripts try first (`fast.lua`), what the scripts about one lock share (`common.lua`), and its own. Each
-//! method of [`Scripts`] passes the arguments in the order in which its file reads them.
+//! (`config.lua`), what scripts try first (`fast.lua`), what the scripts about one lock share
+//! (`common.lua`), and its own. Each method of [`Scripts`] passes the arguments in the order in
+//! which its file reads them.
 
 use std::fmt;
 use std::sync::Arc;

@@ -32,7 +32,7 @@ pub(crate) enum BatchPart {
 }
 
 /// The keys and the other arguments of a request, as they stand in its command.
-struct Parts<'a> {
+struct CommandParts<'a> {
     kind: &'a [u8],
     keys: &'a [u8],
     arguments: &'a [u8],
@@ -47,7 +47,7 @@ pub(super) fn write(
     by_text: bool,
     output: &mut BytesMut,
 ) -> bool {
-    let parts: Option<Vec<Parts<'_>>> = requests.iter().map(Parts::of).collect();
+    let parts: Option<Vec<CommandParts<'_>>> = requests.iter().map(CommandParts::of).collect();
     let Some(parts) = parts else { return false };
     let keys = KEYS_OF_A_LOCK * parts.len();
     let arguments: usize = parts.iter().map(|part| 1 + part.count).sum();
@@ -74,8 +74,8 @@ fn put_string(output: &mut BytesMut, text: &str) {
     output.put_slice(b"\r\n");
 }
 
-impl Parts<'_> {
-    fn of(request: &Request) -> Option<Parts<'_>> {
+impl CommandParts<'_> {
+    fn of(request: &Request) -> Option<CommandParts<'_>> {
         let kind: &[u8] = match request.part? {
             BatchPart::Acquire => b"$1\r\na\r\n",
             BatchPart::Release => b"$1\r\nr\r\n",
@@ -85,7 +85,7 @@ impl Parts<'_> {
         let arguments = skip(keys, KEYS_OF_A_LOCK)?;
         let keys = &keys[..keys.len() - arguments.len()];
         let count = strings.checked_sub(HEADER_STRINGS + KEYS_OF_A_LOCK)?;
-        Some(Parts { kind, keys, arguments, count })
+        Some(CommandParts { kind, keys, arguments, count })
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
         for bytes in ["", "*", "*9\r\n", "*9\r\n$3\r\nab", "*2\r\n$1\r\na\r\n$1\r\nb\r\n", "$1"] {
             let (reply, _receiver) = tokio::sync::oneshot::channel();
             let request = Request::new(bytes.into(), Some(BatchPart::Release), reply);
-            assert!(Parts::of(&request).is_none(), "{bytes:?}");
+            assert!(CommandParts::of(&request).is_none(), "{bytes:?}");
         }
     }
 }
