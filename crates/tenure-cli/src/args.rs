@@ -7,6 +7,9 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
+/// The longest limit of a wait, as for every duration.
+const LONGEST_WAIT: Duration = Duration::from_secs(365 * 86400);
+
 /// Run a command under a distributed lock, and see who holds what.
 ///
 /// A lock is named by a KEY and lives on the server that the URL names. Without a URL it lives in
@@ -67,23 +70,11 @@ pub(crate) enum Verb {
 /// $TENURE_URL (`withheld:` if the URL has a password in it).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: tenure run --wait 10m deploy -- sh -c './build && ./push'")]
+#[command(override_usage = "tenure run [OPTIONS] <KEY> -- <CMD> [ARG]...\n       \
+                            tenure run [OPTIONS] <KEY> -c <COMMAND>")]
 pub(crate) struct Run {
-    /// Wait at most this long for the lock, as in 500ms, 10s or 1m30s; the default is for ever
-    ///
-    /// For that long it also waits for a server that is down. Without --wait, the option `outage`
-    /// of the URL says how long.
-    #[arg(long, value_name = "DUR", value_parser = tenure::duration, conflicts_with = "no_wait")]
-    pub(crate) wait: Option<Duration>,
-
-    /// Do not wait at all: exit at once if another client holds the lock
-    #[arg(long)]
-    pub(crate) no_wait: bool,
-
-    /// Lease: how soon the lock frees if this machine dies [default: 30s]
-    ///
-    /// It is renewed every third of that while the command runs.
-    #[arg(long, value_name = "DUR", value_parser = positive)]
-    pub(crate) ttl: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) acquire: Acquire,
 
     /// Keep the lock for at least this long, also if the command ends sooner
     ///
@@ -98,28 +89,58 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DUR", value_parser = positive)]
     pub(crate) max_hold: Option<Duration>,
 
-    /// Text that other clients see beside the lock
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) note: Option<String>,
-
-    /// Exit code when the lock is busy; with 0 nothing is printed either
-    #[arg(long, value_name = "N", default_value_t = crate::exit::BUSY)]
-    pub(crate) busy_exit: u8,
-
     /// Report what happens as JSON lines on stderr
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// A command for the shell, in place of CMD: runs `/bin/sh -c COMMAND`
+    #[arg(short = 'c', long = "command", value_name = "COMMAND", conflicts_with = "command")]
+    pub(crate) shell_command: Option<OsString>,
 
     /// The name of the lock
     pub(crate) key: String,
 
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, value_name = "CMD", required_unless_present = "shell_command")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// How a lock is acquired.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Acquire {
+    /// Wait at most this long for the lock, as in 500ms, 10s or 1m30s; the default is for ever
+    ///
+    /// A number alone is in seconds. For that long it also waits for a server that is down. Without
+    /// --wait, the option `outage` of the URL says how long.
+    #[arg(short, long, value_name = "DUR", value_parser = wait_limit, conflicts_with = "no_wait")]
+    pub(crate) wait: Option<Duration>,
+
+    /// Do not wait at all: exit at once if another client holds the lock
+    #[arg(short, long)]
+    pub(crate) no_wait: bool,
+
+    /// Lease: how soon the lock frees if this machine dies [default: 30s]
+    ///
+    /// It is renewed every third of that while the lock is held.
+    #[arg(long, value_name = "DUR", value_parser = positive)]
+    pub(crate) ttl: Option<Duration>,
+
+    /// Text that other clients see beside the lock
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+
+    /// Exit code when the lock is busy; with 0 nothing is printed either
+    #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::BUSY)]
+    pub(crate) busy_exit: u8,
+
+    /// Reserved: flock's flag for a shared lock
+    #[arg(short, long, hide = true)]
+    pub(crate) shared: bool,
 }
 
 /// List the locks that are held
 #[derive(Debug, clap::Args)]
+#[command(visible_alias = "list")]
 pub(crate) struct Ls {
     /// Only keys that start with this
     #[arg(default_value = "", hide_default_value = true)]
@@ -132,6 +153,7 @@ pub(crate) struct Ls {
 
 /// Show one lock: who holds it and who waits; exit code 0 if held, 1 if free
 #[derive(Debug, clap::Args)]
+#[command(visible_alias = "status")]
 pub(crate) struct Show {
     /// Print JSON: an object, or `null` if the lock is free
     #[arg(long)]
@@ -160,7 +182,7 @@ pub(crate) struct Evict {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Wait {
     /// Wait at most this long; the default is for ever
-    #[arg(long, value_name = "DUR", value_parser = tenure::duration)]
+    #[arg(short, long, value_name = "DUR", value_parser = wait_limit)]
     pub(crate) wait: Option<Duration>,
 
     /// The name of the lock
@@ -215,6 +237,16 @@ pub(crate) struct Man {
 pub(crate) struct Help {
     /// A verb, or `exit-codes`
     pub(crate) topic: Option<String>,
+}
+
+/// Parses a limit of a wait: a duration or, as flock has it, a number of seconds.
+fn wait_limit(text: &str) -> Result<Duration, tenure::Error> {
+    let is_number = text.starts_with(|c: char| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    match text.parse().map(Duration::try_from_secs_f64) {
+        Ok(Ok(limit)) if is_number && limit <= LONGEST_WAIT => Ok(limit),
+        _ => tenure::duration(text),
+    }
 }
 
 /// Parses a duration that is not zero.

@@ -1,6 +1,7 @@
 //! Errors of the program: an exit code, a message that names the thing, and one line of advice. All
 //! errors of the library and the system become a [`Failure`] here.
 
+use std::borrow::Cow;
 use std::error::Error as _;
 use std::io;
 
@@ -15,12 +16,16 @@ pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) message: String,
     /// What to try next; empty where the message says it.
-    pub(crate) advice: &'static str,
+    pub(crate) advice: Cow<'static, str>,
 }
 
 impl Failure {
-    pub(crate) fn new(code: u8, message: impl Into<String>, advice: &'static str) -> Failure {
-        Failure { code, message: message.into(), advice }
+    pub(crate) fn new(
+        code: u8,
+        message: impl Into<String>,
+        advice: impl Into<Cow<'static, str>>,
+    ) -> Failure {
+        Failure { code, message: message.into(), advice: advice.into() }
     }
 
     /// The server accepted the connection or the request, and did not respond within `--wait`.
@@ -42,7 +47,7 @@ impl Failure {
         }
         output::say(&Harmless(&self.message));
         if !self.advice.is_empty() {
-            output::advise(self.advice);
+            output::advise(&Harmless(&self.advice));
         }
         self.code
     }

@@ -3,6 +3,7 @@
 //! | module | job |
 //! |---|---|
 //! | `args` | the command line |
+//! | `usage` | errors of the command line |
 //! | `commands` | one file per verb |
 //! | `runner` | `tenure run`: two processes, signals, the terminal |
 //! | `store`, `url_file` | which URL is used, and where it comes from |
@@ -18,6 +19,7 @@ mod output;
 mod runner;
 mod store;
 mod url_file;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -28,7 +30,7 @@ use crate::args::Args;
 fn main() -> ExitCode {
     let result = match Args::try_parse() {
         Ok(args) => commands::run(args),
-        Err(error) => output::refuse(&error),
+        Err(error) => usage::refuse(&error),
     };
     match result {
         Ok(code) => code.into(),

@@ -24,7 +24,7 @@ fn refuses(args: &[&str], wanted_code: i32, part: &str) {
 
 #[test]
 fn bad_usage_is_64_with_advice() {
-    refuses(&[], 64, "Usage");
+    refuses(&[], 64, "the verb is missing");
     refuses(&["frobnicate"], 64, "frobnicate");
     refuses(&["run", "k"], 64, "<CMD>");
     refuses(&["run", "k", "true"], 64, "--");

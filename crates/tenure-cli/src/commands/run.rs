@@ -1,6 +1,7 @@
 //! `tenure run`: a command under a lock. This file checks the flags and makes a [`Job`] of them;
 //! the runner does the rest.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use crate::exit;
 use crate::failure::Failure;
 use crate::runner::{self, Job, Lease, WaitLimit};
 use crate::store::{Store, duration_option, option, scheme};
+use crate::usage;
 
 /// The library's own default.
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
@@ -25,33 +27,51 @@ pub(super) fn run(store: &Store, reach: Option<Reach>, args: Run) -> Result<u8, 
         let advice = "name a server with --url, or `sqlite:` for this machine alone";
         return Err(Failure::new(exit::USAGE, message, advice));
     }
-    let lease = lease(url, args.ttl)?;
-    let Some((program, arguments)) = args.command.split_first() else {
-        let advice = "put it behind `--`, as in: tenure run deploy -- ./deploy.sh";
-        return Err(Failure::new(exit::USAGE, "there is no command to run", advice));
-    };
+    let acquire = args.acquire;
+    if acquire.shared {
+        let message = "there are no shared locks yet: every lock excludes all others";
+        return Err(Failure::new(exit::USAGE, message, "leave -s out"));
+    }
+    let lease = lease(url, acquire.ttl)?;
+    let (program, arguments) = command(args.shell_command, args.command)?;
     runner::run(&Job {
         url: with_inherited_liveness_file(url),
         environment: environment(store, reach),
         source: store.source.clone(),
-        owner: (!has_option(url, "owner")).then(|| file_name(program)),
+        owner: (!has_option(url, "owner")).then(|| file_name(&program)),
         key,
-        wait_limit: match args.wait {
-            _ if args.no_wait => WaitLimit::NoWait,
+        wait_limit: match acquire.wait {
+            _ if acquire.no_wait => WaitLimit::NoWait,
             Some(limit) => WaitLimit::Within(limit),
             None => WaitLimit::Unlimited,
         },
         outage: duration_option(url, "outage"),
-        ttl: args.ttl,
+        ttl: acquire.ttl,
         lease,
         at_least: args.at_least,
         max_hold: args.max_hold,
-        note: args.note.unwrap_or_default(),
-        busy_exit: args.busy_exit,
+        note: acquire.note.unwrap_or_default(),
+        busy_exit: acquire.busy_exit,
         json: args.json,
-        program: program.clone(),
-        arguments: arguments.to_vec(),
+        program,
+        arguments,
     })
+}
+
+/// The program to start, and its arguments. The shell of `-c` does not depend on `$SHELL`: a job
+/// must not change with the user who starts it.
+fn command(
+    shell_command: Option<OsString>,
+    command: Vec<OsString>,
+) -> Result<(OsString, Vec<OsString>), Failure> {
+    if let Some(text) = shell_command {
+        return Ok(("/bin/sh".into(), vec!["-c".into(), text]));
+    }
+    let mut words = command.into_iter();
+    match words.next() {
+        Some(program) => Ok((program, words.collect())),
+        None => Err(Failure::new(exit::USAGE, "there is no command to run", usage::COMMAND)),
+    }
 }
 
 /// For the embedded store: the command inherits the descriptor of the liveness file. Otherwise the

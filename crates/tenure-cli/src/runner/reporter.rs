@@ -158,7 +158,7 @@ impl Reporter {
             return;
         }
         output::say(&format_args!("`{}` is busy, held by {}", self.key, holder_name(busy)));
-        output::advise("wait longer with --wait, or see `tenure show KEY`");
+        output::advise(&"wait longer with --wait, or see `tenure show KEY`");
     }
 
     /// The lock is lost or cannot be kept. The command is being ended for it, or has ended already.
