@@ -47,6 +47,7 @@ pub(crate) enum Reach {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Run(Run),
+    Hold(Hold),
     Ls(Ls),
     Show(Show),
     Evict(Evict),
@@ -105,6 +106,25 @@ pub(crate) struct Run {
     pub(crate) command: Vec<OsString>,
 }
 
+/// Hold a lock without a command, until Ctrl-C, a signal, or the end of the input
+///
+/// Prints the fencing token on stdout when the lock is held. INT, TERM, HUP and QUIT release it,
+/// and so does the end of the input: Ctrl-D on a terminal, or a pipe that its writer has closed.
+/// The end of a file or of /dev/null does not. Exit code 0 if it was released, 76 if it was lost.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: tenure hold deploy --note 'maintenance until noon'")]
+pub(crate) struct Hold {
+    #[command(flatten)]
+    pub(crate) acquire: Acquire,
+
+    /// Report what happens as JSON lines on stdout, in place of the token
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// The name of the lock
+    pub(crate) key: String,
+}
+
 /// How a lock is acquired.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Acquire {
@@ -132,6 +152,12 @@ pub(crate) struct Acquire {
     /// Exit code when the lock is busy; with 0 nothing is printed either
     #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::BUSY)]
     pub(crate) busy_exit: u8,
+
+    /// Report more: where the lock lives, the holder that is waited for, grant and release
+    ///
+    /// On a terminal the wait is reported anyway; without one, after 10 s.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 
     /// Reserved: flock's flag for a shared lock
     #[arg(short, long, hide = true)]
@@ -184,6 +210,10 @@ pub(crate) struct Wait {
     /// Wait at most this long; the default is for ever
     #[arg(short, long, value_name = "DUR", value_parser = wait_limit)]
     pub(crate) wait: Option<Duration>,
+
+    /// Report the holder at once; on a terminal it is reported anyway, without one after 10 s
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 
     /// The name of the lock
     pub(crate) key: String,

@@ -26,11 +26,11 @@ pub(crate) const TABLE: &[(&str, &str)] = &[
     ("69", "unavailable: the server or store does not respond; check it, try again"),
     ("70", "internal: an error of tenure or of the machine"),
     ("75", "busy: another client holds the lock and the wait limit has passed; try later"),
-    ("76", "lost: the lock was lost while the command ran; the command was ended"),
+    ("76", "lost: the lock was lost, `run` has ended its command; `hold`: it was lost"),
     ("77", "denied: the server or the file system refuses; change rights or login"),
     ("126", "`run`: the command was found but cannot be executed"),
     ("127", "`run`: the command was not found"),
-    ("128+n", "`run`: signal n ended the command, or ended the wait for the lock"),
+    ("128+n", "signal n ended the command of `run`, or the wait for the lock of `run` and `hold`"),
     ("other", "`run`: the command's own code"),
 ];
 
