@@ -192,16 +192,36 @@ pub(crate) struct Show {
 /// Take a lock away from its holder
 ///
 /// Force-releases exactly the grant with that token and no later one. Its holder is told that the
-/// lock is lost, and the next token is higher. `tenure ls` and `tenure show` print the token.
+/// lock is lost, and the next token is higher. `tenure ls` and `tenure show` print the token;
+/// --current takes the one of now, after a question.
 #[derive(Debug, clap::Args)]
 #[command(visible_alias = "break")]
+#[command(override_usage = "tenure evict <KEY> --token <N> [--ask[=<DUR>]]\n       \
+                            tenure evict <KEY> --current [--ask[=<DUR>]] [--yes]")]
+#[command(group = clap::ArgGroup::new("grant").required(true).multiple(true))]
 pub(crate) struct Evict {
     /// The name of the lock
     pub(crate) key: String,
 
     /// The token of the grant to end
-    #[arg(long, value_name = "N")]
-    pub(crate) token: tenure::FencingToken,
+    #[arg(long, value_name = "N", group = "grant")]
+    pub(crate) token: Option<tenure::FencingToken>,
+
+    /// The grant of now: shows its holder and asks
+    #[arg(long, group = "grant", conflicts_with = "token")]
+    pub(crate) current: bool,
+
+    /// Send TERM to the holder first, and wait until it has released; evict only after DUR
+    ///
+    /// For a holder that is a `tenure run` or `tenure hold` of this machine. Without DUR it is
+    /// never evicted. Without --token, the grant of now is meant.
+    #[arg(long, value_name = "DUR", group = "grant", num_args = 0..=1, require_equals = true)]
+    #[arg(value_parser = wait_limit)]
+    pub(crate) ask: Option<Option<Duration>>,
+
+    /// Do not ask; needed without a terminal, unless --token is given
+    #[arg(short, long)]
+    pub(crate) yes: bool,
 }
 
 /// Wait until a lock is free, without acquiring it

@@ -1,7 +1,8 @@
-//! One file per verb, and the client that they share.
+//! One file per verb, and the client that they share. `end_holder` belongs to `evict`.
 
 mod completions;
 mod doctor;
+mod end_holder;
 mod evict;
 mod help;
 mod hold;
