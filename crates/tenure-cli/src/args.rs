@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
+use clap_complete::engine::ArgValueCompleter;
+
+use crate::completion;
 
 /// The longest limit of a wait, as for every duration.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 86400);
@@ -99,10 +102,12 @@ pub(crate) struct Run {
     pub(crate) shell_command: Option<OsString>,
 
     /// The name of the lock
+    #[arg(add = ArgValueCompleter::new(completion::keys))]
     pub(crate) key: String,
 
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD", required_unless_present = "shell_command")]
+    #[arg(add = ArgValueCompleter::new(completion::Command))]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -122,6 +127,7 @@ pub(crate) struct Hold {
     pub(crate) json: bool,
 
     /// The name of the lock
+    #[arg(add = ArgValueCompleter::new(completion::keys))]
     pub(crate) key: String,
 }
 
@@ -169,6 +175,7 @@ pub(crate) struct Acquire {
 #[command(visible_alias = "list")]
 pub(crate) struct Ls {
     /// Only keys that start with this
+    #[arg(add = ArgValueCompleter::new(completion::keys))]
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
 
@@ -186,6 +193,7 @@ pub(crate) struct Show {
     pub(crate) json: bool,
 
     /// The name of the lock
+    #[arg(add = ArgValueCompleter::new(completion::keys))]
     pub(crate) key: String,
 }
 
@@ -201,6 +209,7 @@ pub(crate) struct Show {
 #[command(group = clap::ArgGroup::new("grant").required(true).multiple(true))]
 pub(crate) struct Evict {
     /// The name of the lock
+    #[arg(add = ArgValueCompleter::new(completion::keys))]
     pub(crate) key: String,
 
     /// The token of the grant to end
@@ -236,6 +245,7 @@ pub(crate) struct Wait {
     pub(crate) verbose: bool,
 
     /// The name of the lock
+    #[arg(add = ArgValueCompleter::new(completion::keys))]
     pub(crate) key: String,
 }
 

@@ -2,9 +2,6 @@
 
 use std::io::IsTerminal;
 use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use tenure::Key;
@@ -15,6 +12,7 @@ use crate::failure::Failure;
 use crate::holder::HolderLine;
 use crate::output;
 use crate::store::{MIN_RESPONSE_TIME, Store, duration_option, outage_within};
+use crate::waiting::within;
 
 /// After how long a wait is reported also where stderr is no terminal.
 const LONG_WAIT: Duration = Duration::from_secs(10);
@@ -49,31 +47,5 @@ pub(super) fn run(store: &Store, args: &Wait) -> Result<u8, Failure> {
             let message = format!("`{key}` is still held, by {holder}");
             Err(Failure::new(exit::BUSY, message, "wait longer with --wait DUR, or without it"))
         }
-    }
-}
-
-/// Runs a future until it is ready or the deadline has passed. The library's futures wait for its
-/// own thread, so that any executor can run them; this one parks the current thread.
-fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return Some(output);
-        }
-        match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-            None => std::thread::park(),
-            Some(Duration::ZERO) => return None,
-            Some(left) => std::thread::park_timeout(left),
-        }
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }
