@@ -18,6 +18,25 @@ pub(crate) fn note(launcher: u32, text: &str) -> String {
     format!("{NOTE_PREFIX}{launcher}] {text}").trim_end().to_owned()
 }
 
+/// The two processes of a `tenure run` or `hold` that holds a lock.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Runner {
+    pub(crate) launcher: u32,
+    /// Its child, which holds the lock.
+    pub(crate) supervisor: u32,
+}
+
+#[cfg(target_os = "linux")]
+impl Runner {
+    /// `None` if another program holds the lock.
+    pub(crate) fn of(holder: &Holder) -> Option<Runner> {
+        let (launcher, _) = pid_and_note(holder);
+        let supervisor = holder.pid;
+        (launcher != supervisor).then_some(Runner { launcher, supervisor })
+    }
+}
+
 /// The pid to signal, and the note that the user gave.
 fn pid_and_note(holder: &Holder) -> (u32, &str) {
     let parse = || {
