@@ -6,6 +6,12 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
+use clap_complete::engine::ArgValueCompleter;
+
+use crate::completion;
+
+/// The longest limit of a wait, as for every duration.
+const LONGEST_WAIT: Duration = Duration::from_secs(365 * 86400);
 
 /// Run a command under a distributed lock, and see who holds what.
 ///
@@ -44,6 +50,7 @@ pub(crate) enum Reach {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Run(Run),
+    Hold(Hold),
     Ls(Ls),
     Show(Show),
     Evict(Evict),
@@ -67,23 +74,11 @@ pub(crate) enum Verb {
 /// $TENURE_URL (`withheld:` if the URL has a password in it).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: tenure run --wait 10m deploy -- sh -c './build && ./push'")]
+#[command(override_usage = "tenure run [OPTIONS] <KEY> -- <CMD> [ARG]...\n       \
+                            tenure run [OPTIONS] <KEY> -c <COMMAND>")]
 pub(crate) struct Run {
-    /// Wait at most this long for the lock, as in 500ms, 10s or 1m30s; the default is for ever
-    ///
-    /// For that long it also waits for a server that is down. Without --wait, the option `outage`
-    /// of the URL says how long.
-    #[arg(long, value_name = "DUR", value_parser = tenure::duration, conflicts_with = "no_wait")]
-    pub(crate) wait: Option<Duration>,
-
-    /// Do not wait at all: exit at once if another client holds the lock
-    #[arg(long)]
-    pub(crate) no_wait: bool,
-
-    /// Lease: how soon the lock frees if this machine dies [default: 30s]
-    ///
-    /// It is renewed every third of that while the command runs.
-    #[arg(long, value_name = "DUR", value_parser = positive)]
-    pub(crate) ttl: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) acquire: Acquire,
 
     /// Keep the lock for at least this long, also if the command ends sooner
     ///
@@ -98,30 +93,89 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DUR", value_parser = positive)]
     pub(crate) max_hold: Option<Duration>,
 
+    /// Report what happens as JSON lines on stderr
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// A command for the shell, in place of CMD: runs `/bin/sh -c COMMAND`
+    #[arg(short = 'c', long = "command", value_name = "COMMAND", conflicts_with = "command")]
+    pub(crate) shell_command: Option<OsString>,
+
+    /// The name of the lock
+    #[arg(add = ArgValueCompleter::new(completion::keys))]
+    pub(crate) key: String,
+
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD", required_unless_present = "shell_command")]
+    #[arg(add = ArgValueCompleter::new(completion::Command))]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Hold a lock without a command, until Ctrl-C, a signal, or the end of the input
+///
+/// Prints the fencing token on stdout when the lock is held. INT, TERM, HUP and QUIT release it,
+/// and so does the end of the input: Ctrl-D on a terminal, or a pipe that its writer has closed.
+/// The end of a file or of /dev/null does not. Exit code 0 if it was released, 76 if it was lost.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: tenure hold deploy --note 'maintenance until noon'")]
+pub(crate) struct Hold {
+    #[command(flatten)]
+    pub(crate) acquire: Acquire,
+
+    /// Report what happens as JSON lines on stdout, in place of the token
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// The name of the lock
+    #[arg(add = ArgValueCompleter::new(completion::keys))]
+    pub(crate) key: String,
+}
+
+/// How a lock is acquired.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Acquire {
+    /// Wait at most this long for the lock, as in 500ms, 10s or 1m30s; the default is for ever
+    ///
+    /// A number alone is in seconds. For that long it also waits for a server that is down. Without
+    /// --wait, the option `outage` of the URL says how long.
+    #[arg(short, long, value_name = "DUR", value_parser = wait_limit, conflicts_with = "no_wait")]
+    pub(crate) wait: Option<Duration>,
+
+    /// Do not wait at all: exit at once if another client holds the lock
+    #[arg(short, long)]
+    pub(crate) no_wait: bool,
+
+    /// Lease: how soon the lock frees if this machine dies [default: 30s]
+    ///
+    /// It is renewed every third of that while the lock is held.
+    #[arg(long, value_name = "DUR", value_parser = positive)]
+    pub(crate) ttl: Option<Duration>,
+
     /// Text that other clients see beside the lock
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
 
     /// Exit code when the lock is busy; with 0 nothing is printed either
-    #[arg(long, value_name = "N", default_value_t = crate::exit::BUSY)]
+    #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::BUSY)]
     pub(crate) busy_exit: u8,
 
-    /// Report what happens as JSON lines on stderr
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// Report more: where the lock lives, the holder that is waited for, grant and release
+    ///
+    /// On a terminal the wait is reported anyway; without one, after 10 s.
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 
-    /// The name of the lock
-    pub(crate) key: String,
-
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
-    pub(crate) command: Vec<OsString>,
+    /// Reserved: flock's flag for a shared lock
+    #[arg(short, long, hide = true)]
+    pub(crate) shared: bool,
 }
 
 /// List the locks that are held
 #[derive(Debug, clap::Args)]
+#[command(visible_alias = "list")]
 pub(crate) struct Ls {
     /// Only keys that start with this
+    #[arg(add = ArgValueCompleter::new(completion::keys))]
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
 
@@ -132,38 +186,66 @@ pub(crate) struct Ls {
 
 /// Show one lock: who holds it and who waits; exit code 0 if held, 1 if free
 #[derive(Debug, clap::Args)]
+#[command(visible_alias = "status")]
 pub(crate) struct Show {
     /// Print JSON: an object, or `null` if the lock is free
     #[arg(long)]
     pub(crate) json: bool,
 
     /// The name of the lock
+    #[arg(add = ArgValueCompleter::new(completion::keys))]
     pub(crate) key: String,
 }
 
 /// Take a lock away from its holder
 ///
 /// Force-releases exactly the grant with that token and no later one. Its holder is told that the
-/// lock is lost, and the next token is higher. `tenure ls` and `tenure show` print the token.
+/// lock is lost, and the next token is higher. `tenure ls` and `tenure show` print the token;
+/// --current takes the one of now, after a question.
 #[derive(Debug, clap::Args)]
 #[command(visible_alias = "break")]
+#[command(override_usage = "tenure evict <KEY> --token <N> [--ask[=<DUR>]]\n       \
+                            tenure evict <KEY> --current [--ask[=<DUR>]] [--yes]")]
+#[command(group = clap::ArgGroup::new("grant").required(true).multiple(true))]
 pub(crate) struct Evict {
     /// The name of the lock
+    #[arg(add = ArgValueCompleter::new(completion::keys))]
     pub(crate) key: String,
 
     /// The token of the grant to end
-    #[arg(long, value_name = "N")]
-    pub(crate) token: tenure::FencingToken,
+    #[arg(long, value_name = "N", group = "grant")]
+    pub(crate) token: Option<tenure::FencingToken>,
+
+    /// The grant of now: shows its holder and asks
+    #[arg(long, group = "grant", conflicts_with = "token")]
+    pub(crate) current: bool,
+
+    /// Send TERM to the holder first, and wait until it has released; evict only after DUR
+    ///
+    /// For a holder that is a `tenure run` or `tenure hold` of this machine. Without DUR it is
+    /// never evicted. Without --token, the grant of now is meant.
+    #[arg(long, value_name = "DUR", group = "grant", num_args = 0..=1, require_equals = true)]
+    #[arg(value_parser = wait_limit)]
+    pub(crate) ask: Option<Option<Duration>>,
+
+    /// Do not ask; needed without a terminal, unless --token is given
+    #[arg(short, long)]
+    pub(crate) yes: bool,
 }
 
 /// Wait until a lock is free, without acquiring it
 #[derive(Debug, clap::Args)]
 pub(crate) struct Wait {
     /// Wait at most this long; the default is for ever
-    #[arg(long, value_name = "DUR", value_parser = tenure::duration)]
+    #[arg(short, long, value_name = "DUR", value_parser = wait_limit)]
     pub(crate) wait: Option<Duration>,
 
+    /// Report the holder at once; on a terminal it is reported anyway, without one after 10 s
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+
     /// The name of the lock
+    #[arg(add = ArgValueCompleter::new(completion::keys))]
     pub(crate) key: String,
 }
 
@@ -215,6 +297,16 @@ pub(crate) struct Man {
 pub(crate) struct Help {
     /// A verb, or `exit-codes`
     pub(crate) topic: Option<String>,
+}
+
+/// Parses a limit of a wait: a duration or, as flock has it, a number of seconds.
+fn wait_limit(text: &str) -> Result<Duration, tenure::Error> {
+    let is_number = text.starts_with(|c: char| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    match text.parse().map(Duration::try_from_secs_f64) {
+        Ok(Ok(limit)) if is_number && limit <= LONGEST_WAIT => Ok(limit),
+        _ => tenure::duration(text),
+    }
 }
 
 /// Parses a duration that is not zero.

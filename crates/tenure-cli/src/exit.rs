@@ -16,23 +16,45 @@ pub(crate) const DENIED: u8 = 77;
 pub(crate) const CANNOT_EXECUTE: u8 = 126;
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// Every exit code of the program, and what it means.
-pub(crate) const TABLE: &[(&str, &str)] = &[
-    ("0", "done; `show`: the lock is held; `run`: the command exited with 0"),
-    ("1", "`show`: the lock is free; `evict`: that grant is not there; `lab`: not as expected"),
-    ("2", "`lab`: inconclusive, the run was not able to show what it should"),
-    ("3", "`lab`: skipped, the run cannot be played here"),
-    ("64", "usage: a flag, key, URL or store that cannot be right; change it"),
-    ("69", "unavailable: the server or store does not respond; check it, try again"),
-    ("70", "internal: an error of tenure or of the machine"),
-    ("75", "busy: another client holds the lock and the wait limit has passed; try later"),
-    ("76", "lost: the lock was lost while the command ran; the command was ended"),
-    ("77", "denied: the server or the file system refuses; change rights or login"),
-    ("126", "`run`: the command was found but cannot be executed"),
-    ("127", "`run`: the command was not found"),
-    ("128+n", "`run`: signal n ended the command, or ended the wait for the lock"),
-    ("other", "`run`: the command's own code"),
+/// The verbs that run or hold, the ones that wait, and the ones with a server.
+const RUNS: &[&str] = &["run", "hold"];
+const WAITS: &[&str] = &["run", "hold", "wait"];
+const SERVER: &[&str] = &["run", "hold", "ls", "show", "evict", "wait", "doctor"];
+const ALL: &[&str] = &[];
+
+/// Every exit code of the program, what it means, and which verbs have it: all, if none is named.
+pub(crate) const TABLE: &[(&str, &str, &[&str])] = &[
+    ("0", "done; `show`: the lock is held; `run`: the command exited with 0", ALL),
+    (
+        "1",
+        "`show`: the lock is free; `evict`: that grant is not there, or the answer was no; \
+         `doctor`: a fault was found; `lab`: not as expected",
+        &["show", "evict", "doctor", "lab"],
+    ),
+    ("2", "`lab`: inconclusive, the run was not able to show what it should", &["lab"]),
+    ("3", "`lab`: skipped, the run cannot be played here", &["lab"]),
+    ("64", "usage: a flag, key, URL or store that cannot be right, change it", ALL),
+    ("69", "unavailable: the server or store does not respond, check it, try again", SERVER),
+    ("70", "internal: an error of tenure or of the machine", ALL),
+    ("75", "busy: another client holds the lock and the wait limit has passed, try later", WAITS),
+    ("76", "lost: the lock was lost; `run`: the command was ended", RUNS),
+    ("77", "denied: the server or the file system refuses, change rights or login", SERVER),
+    ("126", "`run`: the command was found but cannot be executed", &["run"]),
+    ("127", "`run`: the command was not found", &["run"]),
+    ("128+n", "signal n ended the wait for the lock; `run`: or it ended the command", RUNS),
+    ("other", "`run`: the command's own code", &["run"]),
 ];
+
+/// The exit codes of a verb, or of all, without what is said about other verbs.
+pub(crate) fn of_verb(verb: Option<&str>) -> Vec<(&'static str, String)> {
+    let Some(verb) = verb else {
+        return TABLE.iter().map(|(code, meaning, _)| (*code, (*meaning).to_owned())).collect();
+    };
+    let own = |part: &&str| !part.starts_with('`') || part.starts_with(&format!("`{verb}`"));
+    let codes = TABLE.iter().filter(|(.., verbs)| verbs.is_empty() || verbs.contains(&verb));
+    let meaning = |text: &str| text.split("; ").filter(own).collect::<Vec<_>>().join("; ");
+    codes.map(|(code, text, _)| (*code, meaning(text))).collect()
+}
 
 /// The code of a process that a signal ended, as shells report it.
 pub(crate) fn by_signal(signal: i32) -> u8 {
@@ -54,7 +76,7 @@ pub(crate) fn of(kind: ErrorKind) -> u8 {
 /// The table, as `tenure help exit-codes` prints it.
 pub(crate) fn table() -> String {
     let mut text = String::from("Exit codes of tenure\n\n");
-    for (code, meaning) in TABLE {
+    for (code, meaning, _) in TABLE {
         text.push_str(&format!("  {code:>5}  {meaning}\n"));
     }
     text.push_str(
@@ -73,8 +95,17 @@ mod tests {
         for code in
             [DONE, NO, USAGE, UNAVAILABLE, INTERNAL, BUSY, LOST, DENIED, CANNOT_EXECUTE, NOT_FOUND]
         {
-            assert!(TABLE.iter().any(|(text, _)| *text == code.to_string()), "{code}");
+            assert!(TABLE.iter().any(|(text, ..)| *text == code.to_string()), "{code}");
         }
+    }
+
+    #[test]
+    fn a_verb_has_its_own_codes_only() {
+        let codes =
+            |verb| of_verb(Some(verb)).into_iter().map(|(code, _)| code).collect::<Vec<_>>();
+        assert_eq!(codes("ls"), ["0", "64", "69", "70", "77"]);
+        assert_eq!(codes("lab"), ["0", "1", "2", "3", "64", "70"]);
+        assert!(of_verb(Some("run")).iter().all(|(_, text)| !text.contains("`lab`")));
     }
 
     #[test]

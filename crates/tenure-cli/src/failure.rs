@@ -1,6 +1,7 @@
 //! Errors of the program: an exit code, a message that names the thing, and one line of advice. All
 //! errors of the library and the system become a [`Failure`] here.
 
+use std::borrow::Cow;
 use std::error::Error as _;
 use std::io;
 
@@ -15,12 +16,16 @@ pub(crate) struct Failure {
     pub(crate) code: u8,
     pub(crate) message: String,
     /// What to try next; empty where the message says it.
-    pub(crate) advice: &'static str,
+    pub(crate) advice: Cow<'static, str>,
 }
 
 impl Failure {
-    pub(crate) fn new(code: u8, message: impl Into<String>, advice: &'static str) -> Failure {
-        Failure { code, message: message.into(), advice }
+    pub(crate) fn new(
+        code: u8,
+        message: impl Into<String>,
+        advice: impl Into<Cow<'static, str>>,
+    ) -> Failure {
+        Failure { code, message: message.into(), advice: advice.into() }
     }
 
     /// The server accepted the connection or the request, and did not respond within `--wait`.
@@ -42,7 +47,7 @@ impl Failure {
         }
         output::say(&Harmless(&self.message));
         if !self.advice.is_empty() {
-            output::advise(self.advice);
+            output::advise(&Harmless(&self.advice));
         }
         self.code
     }
@@ -60,14 +65,20 @@ pub(crate) fn describe(error: &Error) -> String {
     let mut cause = error.source();
     while let Some(source) = cause {
         let text = source.to_string();
-        // Some messages already end with their cause.
-        if !message.contains(&text) {
+        if !is_repeated(&message, &text) {
             message.push_str(": ");
             message.push_str(&text);
         }
         cause = source.source();
     }
     message
+}
+
+/// Whether a message contains its cause already, or what follows the prefixes that client libraries
+/// put before the words of the server.
+fn is_repeated(message: &str, cause: &str) -> bool {
+    let words = cause.rsplit(": ").next().unwrap_or(cause);
+    message.contains(cause) || (words.contains(' ') && message.contains(words))
 }
 
 impl From<io::Error> for Failure {
@@ -87,5 +98,31 @@ fn advice(kind: ErrorKind) -> &'static str {
         ErrorKind::Unavailable => "check the URL and the server or store, then try again",
         ErrorKind::Unsupported => "use a server that can do that; see `tenure help`",
         _ => "try again; if it stays, please report it with this message",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(message: &str, cause: &str) -> String {
+        let cause = io::Error::other(cause.to_owned());
+        describe(&Error::new(ErrorKind::Denied, message).with_source(cause))
+    }
+
+    #[test]
+    fn the_words_of_the_server_are_not_repeated() {
+        let denied = "PostgreSQL says: permission denied for table tenure_lease";
+        let cause = "db error: ERROR: permission denied for table tenure_lease";
+        assert_eq!(described(denied, cause), denied);
+        assert_eq!(described("cannot reach x: refused", "refused"), "cannot reach x: refused");
+    }
+
+    #[test]
+    fn a_cause_that_says_more_is_kept() {
+        assert_eq!(described("cannot reach x", "refused"), "cannot reach x: refused");
+        let cause = "db error: ERROR: relation does not exist";
+        assert_eq!(described("no tables: x", cause), format!("no tables: x: {cause}"));
+        assert_eq!(described("no EOF here", "unexpected: EOF"), "no EOF here: unexpected: EOF");
     }
 }

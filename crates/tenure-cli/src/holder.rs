@@ -7,6 +7,23 @@ use tenure::{Holder, Waiter};
 
 use crate::output::{Harmless, Short};
 
+/// The two processes of a `tenure run` or `hold` that holds a lock.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Runner {
+    pub(crate) launcher: u32,
+    /// Its child, which holds the lock.
+    pub(crate) supervisor: u32,
+}
+
+#[cfg(target_os = "linux")]
+impl Runner {
+    /// `None` if another program holds the lock.
+    pub(crate) fn of(holder: &Holder) -> Option<Runner> {
+        holder.supervisor.map(|supervisor| Runner { launcher: holder.pid, supervisor })
+    }
+}
+
 /// A holder in one line of text.
 pub(crate) struct HolderLine<'a>(pub(crate) &'a Holder);
 

@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-use crate::exit;
 use crate::failure::Failure;
 
 /// Text of another client, with every character escaped that could control a terminal or break a
@@ -71,7 +70,7 @@ pub(crate) fn say(message: &dyn fmt::Display) {
 }
 
 /// Writes what to try next, below a message.
-pub(crate) fn advise(advice: &str) {
+pub(crate) fn advise(advice: &dyn fmt::Display) {
     let _stderr_closed = writeln!(io::stderr().lock(), "  try: {advice}");
 }
 
@@ -104,19 +103,9 @@ fn colour_is_allowed() -> bool {
     !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Prints what clap reports: help and version are data, everything else is a usage error.
-pub(crate) fn refuse(error: &clap::Error) -> Result<u8, Failure> {
-    let needs_escape =
-        std::env::args_os().any(|arg| arg.to_str().is_none_or(|text| text.contains(is_control)));
-    if needs_escape {
-        // clap repeats the arguments without escaping them.
-        let text = error.to_string();
-        let lines = text.lines().map(|line| format!("{}\n", Harmless(line)));
-        let _stderr_closed = io::stderr().lock().write_all(lines.collect::<String>().as_bytes());
-    } else {
-        ignore_closed_reader(error.print())?;
-    }
-    Ok(if error.use_stderr() { exit::USAGE } else { exit::DONE })
+/// Prints the help or the version, which clap reports as an error.
+pub(crate) fn print_help(help: &clap::Error) -> Result<(), Failure> {
+    Ok(ignore_closed_reader(help.print())?)
 }
 
 /// A duration as short text, with about two digits.

@@ -215,6 +215,40 @@ fn doctor_finds_no_fault_in_a_good_store() {
     assert!(rows.iter().all(|row| fields.iter().all(|field| row[field].is_string())), "{rows:?}");
 }
 
+/// A server without TLS does not respond to the first bytes of TLS.
+#[test]
+fn a_server_without_tls_is_suspected() {
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    for (scheme, is_named) in [("rediss", true), ("redis", false)] {
+        let url = format!("{scheme}://127.0.0.1:{port}");
+        let output = output(&mut tenure(["--url", &url, "ls"]));
+        assert_eq!(code(&output), 69, "{output:?}");
+        let messages = text(&output.stderr);
+        assert_eq!(messages.contains("without TLS"), is_named, "{messages}");
+        assert!(messages.contains(&port.to_string()), "{messages}");
+    }
+}
+
+/// No process listens: there is nothing to wait for.
+#[test]
+fn a_dead_server_fails_at_once_with_address_and_reason() {
+    for (scheme, path) in
+        [("etcd", ""), ("zk", ""), ("redis", ""), ("consul", ""), ("postgres", "a"), ("mysql", "a")]
+    {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap().to_string();
+        drop(free);
+        let begin = Instant::now();
+        let url = format!("{scheme}://{address}/{path}");
+        let output = output(&mut tenure(["--url", &url, "run", "k", "--", "true"]));
+        let messages = text(&output.stderr);
+        assert_eq!(code(&output), 69, "{scheme}: {messages}");
+        assert!(messages.contains(&address) && messages.contains("refused"), "{messages}");
+        assert!(begin.elapsed() < Duration::from_secs(2), "{scheme}: {:?}", begin.elapsed());
+    }
+}
+
 /// The server accepts connections and never responds.
 #[test]
 fn wait_also_limits_a_server_that_does_not_respond() {

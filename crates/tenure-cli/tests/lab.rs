@@ -17,10 +17,22 @@ fn the_list_names_scenarios_locks_and_verdicts() {
     let output = output(&mut tenure(["lab", "list"]));
     let list = text(&output.stdout);
     assert_eq!(code(&output), 0);
-    for part in ["oversell", "pause", "redis-set-nx", "DEL deletes any client's lock", "U!", "∞"]
-    {
+    for part in ["oversell", "pause", "redis-set-nx", "DEL deletes any client's lock"] {
         assert!(list.contains(part), "{part}: {list}");
     }
+    let one = output_of(&["lab", "list", "crash-between"]);
+    for part in ["stuck until an operator comes\n    redis-setnx-expire\n", "does not happen: "] {
+        assert!(one.contains(part), "{part}: {one}");
+    }
+    let is_private = |word: &str| {
+        let fault = word.strip_prefix('F').is_some_and(|n| n.len() == 2 && n.parse::<u8>().is_ok());
+        fault || ["U", "U!", "T", "T+", "$", "T|T+"].contains(&word)
+    };
+    for text in [&list, &one] {
+        let found = text.split_whitespace().find(|word| is_private(word));
+        assert_eq!(found, None, "words instead of letters: {text}");
+    }
+    assert_eq!(code(&support::output(&mut tenure(["lab", "list", "flood"]))), 64);
     let output = output_of(&["lab", "list", "--json"]);
     let list: serde_json::Value = serde_json::from_str(&output).unwrap();
     assert_eq!(list["scenarios"][0]["name"], "oversell");
@@ -38,6 +50,10 @@ fn a_run_is_judged_and_its_history_can_be_checked_again() {
     assert_eq!(code(&output), 0, "{printed}");
     assert!(printed.contains("1 of 4 updates lost"), "{printed}");
     assert!(printed.contains("fence on reads and writes: 0 of"), "{printed}");
+    assert!(printed.contains("A is stopped\n") && !printed.contains("F03"), "{printed}");
+    let lane = printed.lines().find(|line| line.starts_with("read+write")).unwrap();
+    assert!(lane.contains('⊘'), "the refused write is drawn: {printed}");
+    assert!(printed.contains("\nOverlap: two holders; a read+write fence saves"), "{printed}");
 
     let report: serde_json::Value =
         serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
@@ -97,6 +113,8 @@ fn a_matrix_prints_a_table_of_measured_verdicts() {
     };
     assert_eq!([row("pause"), row("names"), row("failover")], ["U", "✔", "–"]);
     assert!(text(&output.stderr).contains("4 runs in "), "{output:?}");
+    assert!(table.contains("U  two holders; a read+write fence saves the data\n"), "{table}");
+    assert!(text(&output.stderr).contains("pause on sqlite: overlap  "), "{output:?}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn a_recorded_history_is_judged_and_drawn_again() {
     assert_eq!(code(&first), 0, "{first:?}");
     let shown = text(&first.stdout);
     assert!(shown.contains("2 holders for 30 ms · 1 of 2 updates lost"), "{shown}");
-    assert!(shown.contains("broken") && shown.contains("as expected"), "{shown}");
+    assert!(shown.contains("Broken: ") && shown.contains("as expected"), "{shown}");
     assert!(fs::read_to_string(&drawing).unwrap().starts_with("<svg"));
     let report: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     assert_eq!(report["judgement"]["measured"], "broken");

@@ -24,7 +24,7 @@ fn refuses(args: &[&str], wanted_code: i32, part: &str) {
 
 #[test]
 fn bad_usage_is_64_with_advice() {
-    refuses(&[], 64, "Usage");
+    refuses(&[], 64, "the verb is missing");
     refuses(&["frobnicate"], 64, "frobnicate");
     refuses(&["run", "k"], 64, "<CMD>");
     refuses(&["run", "k", "true"], 64, "--");
@@ -190,8 +190,90 @@ fn pages_and_scripts_are_printed() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = output(&mut tenure(["completions", shell]));
         assert_eq!(code(&script), 0);
-        assert!(text(&script.stdout).contains("evict"), "{shell}");
+        assert!(text(&script.stdout).contains("TENURE_COMPLETE"), "{shell}");
     }
+}
+
+/// The text of a page as man(1) shows it. Without that program the raw page is taken.
+fn page(verb: &[&str]) -> String {
+    let raw = text(&output(tenure(["man"]).args(verb)).stdout);
+    assert!(!raw.contains("EXTRA"), "{raw}");
+    let mut groff = std::process::Command::new("groff");
+    groff.args(["-man", "-Tutf8", "-ww", "-P-cbou", "-rLL=200n"]).stdin(Stdio::piped());
+    let Ok(mut groff) = groff.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() else {
+        return raw.replace("\\fB", "").replace("\\fR", "").replace("\\-", "-").replace("\\&", "");
+    };
+    std::io::Write::write_all(&mut groff.stdin.take().unwrap(), raw.as_bytes()).unwrap();
+    let shown = groff.wait_with_output().unwrap();
+    assert_eq!(text(&shown.stderr), "", "warnings of groff");
+    text(&shown.stdout).replace('\u{2010}', "-")
+}
+
+#[test]
+fn the_manual_has_the_sections_of_a_manual() {
+    let run = page(&["run"]);
+    for part in [
+        "[-n|--no-wait]",
+        "[-w|--wait DUR]",
+        "KEY -- CMD [ARG]...",
+        "KEY -c COMMAND",
+        "EXAMPLES",
+        "tenure run nightly-report -- ./report.sh",
+        "EXIT STATUS",
+        "127",
+        "ENVIRONMENT",
+        "TENURE_TOKEN",
+        "FILES",
+        "/etc/tenure/url",
+    ] {
+        assert!(run.contains(part), "{part}: {run}");
+    }
+    assert!(!run.contains("inconclusive"), "the codes of `lab`: {run}");
+    let program = page(&[]);
+    for part in ["URL", "redis+sentinel:", "password_file=", "tenure hold", "SEE ALSO"] {
+        assert!(program.contains(part), "{part}: {program}");
+    }
+    assert!(page(&["evict"]).contains("[--ask[=DUR]]"), "{}", page(&["evict"]));
+    assert!(!page(&["ls"]).contains("127") && page(&["lab"]).contains("inconclusive"));
+}
+
+#[test]
+fn held_keys_and_commands_are_completed() {
+    let store = Store::new();
+    let _holders = ["orders/1", "nightly", "$(touch x)"].map(|key| store.hold(key));
+    let offered = |words: &[&str]| -> Vec<String> {
+        let mut command = store.tenure(["--"].into_iter().chain(words.iter().copied()));
+        command.env("TENURE_COMPLETE", "bash").env("_CLAP_IFS", "\n");
+        command.env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
+        let output = output(&mut command);
+        assert_eq!((code(&output), text(&output.stderr).as_str()), (0, ""), "{words:?}");
+        text(&output.stdout).lines().map(str::to_owned).collect()
+    };
+    for verb in ["show", "evict", "wait", "status"] {
+        let keys = offered(&["tenure", verb, ""]);
+        assert!(keys.starts_with(&["nightly".to_owned(), "orders/1".to_owned()]), "{keys:?}");
+        assert!(!keys.iter().any(|key| key.contains('$')), "a shell would execute it: {keys:?}");
+        assert_eq!(offered(&["tenure", verb, "ord"]), ["orders/1"]);
+    }
+    assert!(offered(&["tenure", "run", "k", "--", "slee"]).contains(&"sleep".to_owned()));
+    assert_eq!(offered(&["tenure", "run", "k", "--", "sh", "/de"]), ["/dev/"]);
+    let dead = offered(&["tenure", "--url", "redis://127.0.0.1:1", "show", "o"]);
+    assert_eq!(dead, Vec::<String>::new(), "a dead server offers nothing, without a word");
+    assert_eq!(offered(&["tenure", "stat"]), ["status"]);
+}
+
+#[test]
+fn bash_completes_a_key() {
+    let store = Store::new();
+    let _holder = store.hold("orders/1");
+    let script = "source <(tenure completions bash); COMP_WORDS=(tenure show ord); COMP_CWORD=2
+        COMP_TYPE=9; _clap_complete_tenure tenure ord show; echo \"${COMPREPLY[@]}\"";
+    let folder = std::path::Path::new(env!("CARGO_BIN_EXE_tenure")).parent().unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let mut bash = std::process::Command::new("bash");
+    bash.args(["-c", script]).env("PATH", path).env("TENURE_URL", store.url());
+    let output = output(&mut bash);
+    assert_eq!(text(&output.stdout), "orders/1\n", "{output:?}");
 }
 
 #[test]

@@ -119,6 +119,49 @@ fn a_long_wait_is_reported_once_without_a_terminal() {
 }
 
 #[test]
+fn a_hold_in_the_background_leaves_the_keys_to_the_shell() {
+    let store = Store::new();
+    let Some(mut shell) = shell(&store) else { return };
+    shell.press("tenure hold --ttl 1s k &\n");
+    shell.expect("holding `k`");
+    let token = store.token("k");
+    shell.press("echo got $((40 + 2))\n");
+    shell.expect("got 42");
+    shell.press("fg\n");
+    shell.expect("tenure hold");
+    shell.press("\x1a");
+    shell.expect("Stopped");
+    let stopped = Instant::now();
+    eventually("two leases pass", || stopped.elapsed() > Duration::from_secs(2));
+    assert_eq!(store.token("k"), token, "a stopped hold keeps its lock");
+    shell.press("bg\n");
+    shell.press("echo got $((40 + 3))\n");
+    shell.expect("got 43");
+    assert_eq!(store.token("k"), token);
+    shell.press("fg\n");
+    shell.expect("tenure hold");
+    shell.press("\x04");
+    eventually("the lock is free", || store.show("k") == Value::Null);
+    shell.press("echo code $? $((40 + 4))\n");
+    shell.expect("code 0 44");
+}
+
+#[test]
+fn wait_reports_the_holder_on_a_terminal_and_when_told_to() {
+    let store = Store::new();
+    let holder = store.hold("k");
+    let mut terminal = Terminal::start(&mut store.tenure(["wait", "k"]));
+    terminal.expect("waiting until `k` is free, held by sh on ");
+    let mut verbose = store.start(["wait", "-v", "k"]);
+    eventually("the wait is reported", || verbose.written().contains("held by sh on "));
+    let mut quiet = store.start(["wait", "k"]);
+    eventually("a long wait is reported", || quiet.written().contains("held by sh on "));
+    holder.signal(Signal::TERM);
+    assert_eq!((terminal.code(), verbose.code(), quiet.code()), (0, 0, 0));
+    assert_eq!((verbose.messages().lines().count(), quiet.messages().lines().count()), (1, 1));
+}
+
+#[test]
 fn ctrl_c_leaves_a_kept_lock_to_the_background() {
     let store = Store::new();
     let args = ["run", "--at-least", "5s", "k", "--", "sh", "-c", "exit 7"];

@@ -10,7 +10,7 @@ use crate::cell::CellResult;
 use crate::picture::{self, headline};
 use crate::scenarios::Scenario;
 use crate::schemes::LockSpec;
-use crate::verdict::Outcome;
+use crate::verdict::{Outcome, Verdict};
 
 /// Creates a new folder for histories, among the temporary files. Other users of the machine can
 /// neither guess its name nor write to it.
@@ -222,7 +222,14 @@ impl Matrix {
             }
             text.push('\n');
         }
-        text += "\n* differs from what is expected, ? inconclusive, skip: cannot be run here\n";
+        text.push('\n');
+        let measured = |symbol: &str| {
+            self.cells.iter().flat_map(|cell| &cell.runs).any(|run| run.measured == symbol)
+        };
+        for verdict in Verdict::ALL.iter().filter(|verdict| measured(verdict.symbol())) {
+            text += &format!("{:2} {}\n", verdict.symbol(), verdict.meaning());
+        }
+        text += "* differs from what is expected, ? inconclusive, skip: cannot be run here\n";
         if self.cells.iter().any(|cell| cell.runs.len() > 1) {
             text += "4/5: 4 of 5 runs are as expected; without a number all of them are\n";
         }

@@ -1,21 +1,106 @@
-//! `tenure evict`: force-releases exactly one grant.
+//! `tenure evict`: force-releases exactly one grant, with `--ask` only after its holder was told to
+//! end and did not.
 
-use tenure::{Key, blocking};
+use std::io::{BufRead, IsTerminal};
+use std::time::{Duration, Instant};
 
+use tenure::{FencingToken, Holding, Key, blocking};
+
+use super::end_holder;
 use crate::args::Evict;
 use crate::exit;
 use crate::failure::Failure;
+use crate::holder::HolderLine;
+use crate::output::{self, Short};
+
+/// How often a lock is looked at while its holder ends.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(client: &blocking::Client, args: &Evict) -> Result<u8, Failure> {
     let key = Key::new(&args.key)?;
     let lock = client.lock(&key);
-    if lock.evict(args.token)? {
+    let holding = lock.status()?;
+    let token = match args.token {
+        Some(token) => token,
+        None => current(&key, holding.as_ref(), args.yes)?,
+    };
+    if let Some(limit) = args.ask {
+        let holding = holding.filter(|holding| holding.holder.token == Some(token));
+        let Some(holding) = holding else { return Err(absent(&lock, &key, token)) };
+        end_holder::tell_to_end(&holding.holder)?;
+        if until_released(&lock, token, limit)? {
+            return Ok(exit::DONE);
+        }
+        output::say(&format_args!("`{key}` was not released in time: evicting its holder"));
+    }
+    if lock.evict(token)? {
         return Ok(exit::DONE);
     }
-    let now = match lock.status()?.and_then(|holding| holding.holder.token) {
-        Some(token) => format!("it is held with token {token}"),
-        None => "it is free".to_owned(),
+    Err(absent(&lock, &key, token))
+}
+
+/// The grant with this token is not there.
+fn absent(lock: &blocking::Lock, key: &Key, token: FencingToken) -> Failure {
+    let now = match lock.status().map(|holding| holding.map(|holding| holding.holder.token)) {
+        Ok(Some(Some(token))) => format!("it is held with token {token}"),
+        Ok(Some(None)) => "its token is not known".to_owned(),
+        Ok(None) => "it is free".to_owned(),
+        Err(error) => return error.into(),
     };
-    let message = format!("`{key}` is not held with token {}: {now}", args.token);
-    Err(Failure::new(exit::NO, message, "see it with `tenure show KEY`"))
+    let message = format!("`{key}` is not held with token {token}: {now}");
+    Failure::new(exit::NO, message, "see it with `tenure show KEY`")
+}
+
+/// The token of the current grant, if the user agrees.
+fn current(key: &Key, holding: Option<&Holding>, yes: bool) -> Result<FencingToken, Failure> {
+    let Some(holder) = holding.map(|holding| &holding.holder) else {
+        let advice = "see what is held with `tenure ls`";
+        return Err(Failure::new(exit::NO, format!("`{key}` is free"), advice));
+    };
+    let Some(token) = holder.token else {
+        let message = format!("the server does not report the token of `{key}`");
+        return Err(Failure::new(exit::USAGE, message, "end its holder itself"));
+    };
+    if yes || agrees(key, holding, token)? {
+        return Ok(token);
+    }
+    Err(Failure::new(exit::NO, format!("`{key}` was not evicted"), "answer `y` to evict it"))
+}
+
+fn agrees(key: &Key, holding: Option<&Holding>, token: FencingToken) -> Result<bool, Failure> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() || !std::io::stderr().is_terminal() {
+        let message = "there is no terminal to ask on whether to evict the current holder";
+        let advice = "give --yes, or the grant with --token N";
+        return Err(Failure::new(exit::USAGE, message, advice));
+    }
+    if let Some(holder) = holding.map(|holding| &holding.holder) {
+        let held_for = holder.held_for.map(|time| format!(", held for {}", Short(time)));
+        let held_for = held_for.unwrap_or_default();
+        output::say(&format_args!("`{key}` (token {token}{held_for}): {}", HolderLine(holder)));
+    }
+    output::say(&"evict this holder? [y/N]");
+    let mut answer = String::new();
+    stdin.lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Waits until the grant with this token has ended. Returns whether it has.
+fn until_released(
+    lock: &blocking::Lock,
+    token: FencingToken,
+    limit: Option<Duration>,
+) -> Result<bool, Failure> {
+    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+    loop {
+        // The queue may pass the lock on, so that it is never seen free.
+        if lock.status()?.is_none_or(|holding| holding.holder.token != Some(token)) {
+            return Ok(true);
+        }
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        match left {
+            Some(Duration::ZERO) => return Ok(false),
+            left => std::thread::sleep(left.unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL)),
+        }
+    }
 }

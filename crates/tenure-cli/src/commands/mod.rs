@@ -1,9 +1,11 @@
-//! One file per verb, and the client that they share.
+//! One file per verb, and the client that they share. `end_holder` belongs to `evict`.
 
 mod completions;
 mod doctor;
+mod end_holder;
 mod evict;
 mod help;
+mod hold;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
 mod ls;
@@ -28,6 +30,7 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     let store = || Store::find(args.url, reach);
     match args.verb {
         Verb::Run(args) => run::run(&store()?, reach, args),
+        Verb::Hold(args) => hold::run(&store()?, args),
         Verb::Ls(args) => ls::run(&connect(&store()?)?, &args),
         Verb::Show(args) => show::run(&connect(&store()?)?, &args),
         Verb::Evict(args) => evict::run(&connect(&store()?)?, &args),

@@ -1,57 +1,87 @@
 //! `tenure run`: a command under a lock. This file checks the flags and makes a [`Job`] of them;
 //! the runner does the rest.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
 use tenure::Key;
 
-use crate::args::{Reach, Run};
+use crate::args::{Acquire, Reach, Run};
 use crate::exit;
 use crate::failure::Failure;
-use crate::runner::{self, Job, Lease, WaitLimit};
+use crate::runner::{self, Command, Job, Lease, WaitLimit};
 use crate::store::{Store, duration_option, option, scheme};
+use crate::usage;
 
 /// The library's own default.
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
 pub(super) fn run(store: &Store, reach: Option<Reach>, args: Run) -> Result<u8, Failure> {
-    let key = Key::new(&args.key)?;
+    let command = command(args.shell_command, args.command)?;
+    let owner = file_name(&command.program);
+    let job = job(store, &args.key, args.acquire, &owner)?;
+    runner::run(&Job {
+        url: with_inherited_liveness_file(&job.url),
+        environment: environment(store, reach),
+        at_least: args.at_least,
+        max_hold: args.max_hold,
+        json: args.json,
+        command: Some(command),
+        ..job
+    })
+}
+
+/// Checks key, flags and URL, and makes a job without a command of them. Whatever is wrong is
+/// refused here, before a process is forked.
+pub(super) fn job(store: &Store, key: &str, acquire: Acquire, owner: &str) -> Result<Job, Failure> {
+    let key = Key::new(key)?;
     let url = store.url.as_str();
-    // Whatever is wrong with flags or URL is refused here, before a process is forked.
     store.config()?;
     if scheme(url) == "memory" {
         let message = "a lock in `memory:` lives in one process and would exclude no other";
         let advice = "name a server with --url, or `sqlite:` for this machine alone";
         return Err(Failure::new(exit::USAGE, message, advice));
     }
-    let lease = lease(url, args.ttl)?;
-    let Some((program, arguments)) = args.command.split_first() else {
-        let advice = "put it behind `--`, as in: tenure run deploy -- ./deploy.sh";
-        return Err(Failure::new(exit::USAGE, "there is no command to run", advice));
-    };
-    runner::run(&Job {
-        url: with_inherited_liveness_file(url),
-        environment: environment(store, reach),
+    if acquire.shared {
+        let message = "there are no shared locks yet: every lock excludes all others";
+        return Err(Failure::new(exit::USAGE, message, "leave -s out"));
+    }
+    Ok(Job {
+        lease: lease(url, acquire.ttl)?,
+        url: url.to_owned(),
+        environment: Vec::new(),
         source: store.source.clone(),
-        owner: (!has_option(url, "owner")).then(|| file_name(program)),
+        owner: (!has_option(url, "owner")).then(|| owner.to_owned()),
         key,
-        wait_limit: match args.wait {
-            _ if args.no_wait => WaitLimit::NoWait,
+        wait_limit: match acquire.wait {
+            _ if acquire.no_wait => WaitLimit::NoWait,
             Some(limit) => WaitLimit::Within(limit),
             None => WaitLimit::Unlimited,
         },
         outage: duration_option(url, "outage"),
-        ttl: args.ttl,
-        lease,
-        at_least: args.at_least,
-        max_hold: args.max_hold,
-        note: args.note.unwrap_or_default(),
-        busy_exit: args.busy_exit,
-        json: args.json,
-        program: program.clone(),
-        arguments: arguments.to_vec(),
+        ttl: acquire.ttl,
+        at_least: None,
+        max_hold: None,
+        note: acquire.note.unwrap_or_default(),
+        busy_exit: acquire.busy_exit,
+        json: false,
+        verbose: acquire.verbose,
+        command: None,
     })
+}
+
+/// The program to start, and its arguments. The shell of `-c` does not depend on `$SHELL`: a job
+/// must not change with the user who starts it.
+fn command(shell_command: Option<OsString>, command: Vec<OsString>) -> Result<Command, Failure> {
+    if let Some(text) = shell_command {
+        return Ok(Command { program: "/bin/sh".into(), arguments: vec!["-c".into(), text] });
+    }
+    let mut words = command.into_iter();
+    match words.next() {
+        Some(program) => Ok(Command { program, arguments: words.collect() }),
+        None => Err(Failure::new(exit::USAGE, "there is no command to run", usage::COMMAND)),
+    }
 }
 
 /// For the embedded store: the command inherits the descriptor of the liveness file. Otherwise the

@@ -1,9 +1,7 @@
 //! `tenure wait`: waits until a lock is free, without acquiring it.
 
+use std::io::IsTerminal;
 use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use tenure::Key;
@@ -12,7 +10,12 @@ use crate::args::Wait;
 use crate::exit;
 use crate::failure::Failure;
 use crate::holder::HolderLine;
+use crate::output;
 use crate::store::{MIN_RESPONSE_TIME, Store, duration_option, outage_within};
+use crate::waiting::within;
+
+/// After how long a wait is reported also where stderr is no terminal.
+const LONG_WAIT: Duration = Duration::from_secs(10);
 
 pub(super) fn run(store: &Store, args: &Wait) -> Result<u8, Failure> {
     let key = Key::new(&args.key)?;
@@ -28,37 +31,21 @@ pub(super) fn run(store: &Store, args: &Wait) -> Result<u8, Failure> {
     let lock = client.lock(&key);
     let holding = within(responded, lock.status()).ok_or_else(Failure::no_response)??;
     let Some(holding) = holding else { return Ok(exit::DONE) };
-    match within(until, lock.until_free()) {
+    let holder = HolderLine(&holding.holder);
+    let mut free = pin!(lock.until_free());
+    let read_along = args.verbose || std::io::stderr().is_terminal();
+    let report_at = Instant::now() + if read_along { Duration::ZERO } else { LONG_WAIT };
+    let first_limit = until.map_or(report_at, |until| until.min(report_at));
+    let mut freed = within(Some(first_limit), free.as_mut());
+    if freed.is_none() && until.is_none_or(|until| Instant::now() < until) {
+        output::say(&format_args!("waiting until `{key}` is free, held by {holder}"));
+        freed = within(until, free);
+    }
+    match freed {
         Some(free) => free.map(|()| exit::DONE).map_err(Failure::from),
         None => {
-            let message = format!("`{key}` is still held, by {}", HolderLine(&holding.holder));
+            let message = format!("`{key}` is still held, by {holder}");
             Err(Failure::new(exit::BUSY, message, "wait longer with --wait DUR, or without it"))
         }
-    }
-}
-
-/// Runs a future until it is ready or the deadline has passed. The library's futures wait for its
-/// own thread, so that any executor can run them; this one parks the current thread.
-fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return Some(output);
-        }
-        match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-            None => std::thread::park(),
-            Some(Duration::ZERO) => return None,
-            Some(left) => std::thread::park_timeout(left),
-        }
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }

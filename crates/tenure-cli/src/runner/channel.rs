@@ -14,6 +14,8 @@ use rustix::net::{
 pub(super) enum ToSupervisor {
     /// The job was continued: continue the command as well.
     Continue,
+    /// The input of `tenure hold` has ended.
+    InputEnded,
     /// The launcher received this signal: forward it to the command.
     Signal(i32),
 }
@@ -100,6 +102,7 @@ impl Message for ToSupervisor {
     fn encode(&self) -> (u8, i32) {
         match *self {
             ToSupervisor::Continue => (b'C', 0),
+            ToSupervisor::InputEnded => (b'E', 0),
             ToSupervisor::Signal(signal) => (b'S', signal),
         }
     }
@@ -107,6 +110,7 @@ impl Message for ToSupervisor {
     fn decode(kind: u8, number: i32) -> Option<ToSupervisor> {
         match kind {
             b'C' => Some(ToSupervisor::Continue),
+            b'E' => Some(ToSupervisor::InputEnded),
             b'S' => Some(ToSupervisor::Signal(number)),
             _ => None,
         }

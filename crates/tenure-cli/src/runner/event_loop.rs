@@ -33,6 +33,7 @@ pub(super) enum LoopEvent {
 pub(super) enum Interrupt {
     LauncherEnded,
     Deadline,
+    InputEnded,
     Signal(i32),
     System(io::Error),
 }
@@ -45,6 +46,7 @@ pub(super) struct EventLoop {
     timer: Timer,
     waker: Arc<LoopWaker>,
     exit_requested: bool,
+    input_ended: bool,
 }
 
 impl EventLoop {
@@ -56,6 +58,7 @@ impl EventLoop {
             timer: Timer::new()?,
             waker: Arc::new(LoopWaker(waker)),
             exit_requested: false,
+            input_ended: false,
         })
     }
 
@@ -67,6 +70,11 @@ impl EventLoop {
     /// Whether the launcher has ever received a signal that requests a program to exit.
     pub(super) fn exit_requested(&self) -> bool {
         self.exit_requested
+    }
+
+    /// Whether the input of `tenure hold` has ended.
+    pub(super) fn input_ended(&self) -> bool {
+        self.input_ended
     }
 
     /// A handle that wakes this loop from any thread.
@@ -112,6 +120,7 @@ impl EventLoop {
             Some(Received::Message(message)) => {
                 self.exit_requested |=
                     matches!(message, ToSupervisor::Signal(signal) if requests_exit(signal));
+                self.input_ended |= message == ToSupervisor::InputEnded;
                 return Some(LoopEvent::Launcher(message));
             }
             Some(Received::Closed) => {
@@ -137,6 +146,7 @@ impl EventLoop {
             LoopEvent::Launcher(ToSupervisor::Signal(signal)) if ends_the_wait(*signal) => {
                 Some(Interrupt::Signal(*signal))
             }
+            LoopEvent::Launcher(ToSupervisor::InputEnded) => Some(Interrupt::InputEnded),
             LoopEvent::LauncherEnded => Some(Interrupt::LauncherEnded),
             _ => None,
         })

@@ -14,6 +14,7 @@ use rustix::process::{
 use super::Job;
 use super::channel::{self, Endpoint, Received, ToLauncher, ToSupervisor};
 use super::clock::{self, Moment, Timer};
+use super::input::Input;
 use super::process_tree::{self, Reaped};
 use super::reporter::Reporter;
 use super::signals::{SignalReader, Signals, stop_by};
@@ -51,13 +52,20 @@ pub(crate) fn run(job: &Job) -> Result<u8, Failure> {
         supervisor::run(Start { job, channel, launcher, signals, terminal, inherited, deadline })
     };
     drop(supervisor_end);
-    sys::close_command_streams(&inherited);
+    let input = match job.command {
+        Some(_) => {
+            sys::close_command_streams(&inherited);
+            None
+        }
+        None => Input::open(terminal.as_ref()),
+    };
     let launcher = Launcher {
         job,
         channel,
         signals: SignalReader::for_launcher().map_err(unable)?,
         timer: Timer::new().map_err(unable)?,
         terminal,
+        input,
         deadline,
         supervisor: Some(supervisor),
         held: false,
@@ -75,6 +83,8 @@ struct Launcher<'a> {
     signals: SignalReader,
     timer: Timer,
     terminal: Option<Terminal>,
+    /// The input of `tenure hold`, whose end ends it.
+    input: Option<Input>,
     /// When the command must be dead at the latest, in nanoseconds since boot. The supervisor
     /// writes it with every renewal. It is in shared memory and not in a message, because a
     /// launcher that was stopped for hours must not act on an old message.
@@ -126,15 +136,25 @@ impl Launcher<'_> {
 
     fn wait(&mut self, deadline: Option<Moment>) -> io::Result<()> {
         self.timer.set(deadline)?;
-        let mut sources = [
+        let mut sources = vec![
             PollFd::new(&self.channel, PollFlags::IN),
             PollFd::new(&self.signals, PollFlags::IN),
             PollFd::new(&self.timer, PollFlags::IN),
         ];
-        match poll(&mut sources, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+        sources.extend(self.input.as_ref().and_then(Input::source));
+        let check_after = self.input.as_ref().and_then(Input::check_after);
+        match poll(&mut sources, check_after.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
+        let input_is_ready = sources.get(3).is_some_and(|source| !source.revents().is_empty());
+        if let Some(input) = &mut self.input {
+            input.resume(self.terminal.as_ref());
+            if input_is_ready && input.has_ended() {
+                self.channel.send(ToSupervisor::InputEnded);
+            }
+        }
+        Ok(())
     }
 
     fn on_message(&mut self, message: ToLauncher) {
@@ -251,7 +271,7 @@ impl Launcher<'_> {
 
     /// The supervisor died after the command had ended: there is no process left to end.
     fn report_early_release(&self, reason: &str, code: u8) -> u8 {
-        let reporter = Reporter::new(self.job.json, &self.job.key);
+        let reporter = Reporter::new(self.job);
         let message =
             format!("{reason} before --at-least had passed; the lock frees with its lease");
         reporter.warn(&message);
@@ -283,13 +303,14 @@ impl Launcher<'_> {
     }
 
     fn report_killed(&self, reason: &str, all_dead: bool) -> u8 {
-        let reporter = Reporter::new(self.job.json, &self.job.key);
+        let reporter = Reporter::new(self.job);
         let (code, cause, advice) = if self.held {
             (exit::LOST, "lost", "see who holds it now with `tenure show KEY`")
         } else {
             (exit::INTERNAL, "error", "try again")
         };
         let outcome = match (self.held, all_dead) {
+            _ if self.job.command.is_none() => "the lock frees with its lease",
             (false, _) => "the command was not started",
             (true, true) => "the command was ended",
             (true, false) => {

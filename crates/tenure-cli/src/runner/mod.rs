@@ -19,6 +19,9 @@
 //! | `spawn` | starts the command |
 //! | `monitor` | watches lease and command, and ends the command in time |
 //! | `at_least` | keeps the lock after the command has ended, for `--at-least` |
+//! | `hold` | holds the lock without a command, for `tenure hold` |
+//! | `lease_end` | when the lease ends, and when this process has to act |
+//! | `input` | the end of the input, which ends `tenure hold` |
 //! | `channel` | messages between launcher and supervisor |
 //! | `event_loop` | where the supervisor waits for everything at once |
 //! | `process_tree` | reaps and kills the descendants of this process |
@@ -34,7 +37,13 @@ mod clock;
 #[cfg(target_os = "linux")]
 mod event_loop;
 #[cfg(target_os = "linux")]
+mod hold;
+#[cfg(target_os = "linux")]
+mod input;
+#[cfg(target_os = "linux")]
 mod launcher;
+#[cfg(target_os = "linux")]
+mod lease_end;
 #[cfg(target_os = "linux")]
 mod monitor;
 #[cfg(target_os = "linux")]
@@ -62,7 +71,7 @@ use crate::store::Source;
 #[cfg(target_os = "linux")]
 pub(crate) use launcher::run;
 
-/// The command to run, and the lock to hold while it runs.
+/// The lock to hold, and the command to run while it is held.
 #[derive(Debug)]
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "`run` is for Linux"))]
 pub(crate) struct Job {
@@ -87,6 +96,16 @@ pub(crate) struct Job {
     pub(crate) note: String,
     pub(crate) busy_exit: u8,
     pub(crate) json: bool,
+    /// Report also without a terminal what is reported on one, and more.
+    pub(crate) verbose: bool,
+    /// `None` for `tenure hold`: the lock is held until the input ends, or until a signal.
+    pub(crate) command: Option<Command>,
+}
+
+/// A program to start, and its arguments.
+#[derive(Debug)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "`run` is for Linux"))]
+pub(crate) struct Command {
     pub(crate) program: OsString,
     pub(crate) arguments: Vec<OsString>,
 }
@@ -124,7 +143,8 @@ pub(crate) enum WaitLimit {
 /// leave its command running under a lock that expires.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn run(_job: &Job) -> Result<u8, crate::failure::Failure> {
-    let message = "`tenure run` works on Linux only: elsewhere it could not end its command";
+    let message =
+        "`run` and `hold` work on Linux only: elsewhere a killed one would leave its work";
     let advice = "use the library, or run it in a Linux container";
     Err(crate::failure::Failure::new(crate::exit::USAGE, message, advice))
 }

@@ -13,7 +13,7 @@
 //! After an eviction the server grants the lock at once, and only the fencing token keeps the
 //! old command and the next holder apart.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitStatus};
@@ -23,6 +23,7 @@ use super::Ending;
 use super::channel::{ToLauncher, ToSupervisor};
 use super::clock::{self, Moment};
 use super::event_loop::{EventLoop, LoopEvent};
+use super::lease_end::LeaseEnd;
 use super::process_tree::{self, Reaped};
 use super::reporter::{LossText, Reporter};
 use super::signals::needs_continue;
@@ -57,11 +58,7 @@ impl Outcome {
 pub(super) struct Monitor<'a> {
     guard: &'a Guard,
     reporter: &'a Reporter,
-    deadline: &'static AtomicU64,
-    lease_end: Moment,
-    /// The longest time left that was ever read: the ttl, whichever of flag, URL and default set
-    /// it.
-    ttl: Duration,
+    lease: LeaseEnd<'a>,
     max_hold_end: Option<Moment>,
     /// When the command is killed; `None` as long as it may go on.
     kill_at: Option<Moment>,
@@ -77,18 +74,14 @@ impl<'a> Monitor<'a> {
         max_hold: Option<Duration>,
     ) -> Monitor<'a> {
         let now = clock::now();
-        let mut monitor = Monitor {
+        Monitor {
             guard,
             reporter,
-            deadline,
-            lease_end: now,
-            ttl: Duration::ZERO,
+            lease: LeaseEnd::new(guard, deadline),
             max_hold_end: max_hold.and_then(|limit| now.checked_add(limit)),
             kill_at: None,
             status: None,
-        };
-        monitor.read_lease();
-        monitor
+        }
     }
 
     /// Watches until the command has ended or, if it has to be ended, until no descendant is left.
@@ -124,6 +117,8 @@ impl<'a> Monitor<'a> {
                     self.send(command, Signal::CONT);
                 }
             }
+            // Only `tenure hold` has an input of its own.
+            LoopEvent::Launcher(ToSupervisor::InputEnded) => {}
             // There is no process left that forwards signals or exits with the code: end the job.
             LoopEvent::LauncherEnded => self.kill_at = Some(clock::now()),
             LoopEvent::Wakeup | LoopEvent::Child | LoopEvent::Deadline => {}
@@ -132,14 +127,14 @@ impl<'a> Monitor<'a> {
 
     /// Reads lease and clock, and ends the command if it has to be ended.
     fn decide(&mut self, command: Pid) {
-        let lost = self.read_lease();
+        let lost = self.lease.read();
         let now = clock::now();
         if self.kill_at.is_none() {
-            let last_moment = self.lease_end.saturating_sub(self.ttl / 10);
+            let last_moment = self.lease.kill_at();
             let after_grace = last_moment.min(now + GRACE_PERIOD);
             if let Some(loss) = lost {
                 self.terminate(command, &loss, after_grace);
-            } else if now >= self.lease_end.saturating_sub(self.ttl / 4) {
+            } else if now >= self.lease.give_up_at() {
                 self.terminate(command, &LossText::NOT_RENEWED, last_moment);
             } else if self.max_hold_end.is_some_and(|end| now >= end) {
                 self.terminate(command, &LossText::MAX_HOLD, after_grace);
@@ -148,21 +143,6 @@ impl<'a> Monitor<'a> {
         if self.kill_at.is_some_and(|at| now >= at) {
             // After the command was reaped, another process group may have got its number.
             process_tree::kill_all(self.status.is_none().then_some(command));
-        }
-    }
-
-    /// Reads the end of the lease and publishes the launcher's deadline. Returns the reason if the
-    /// lock is lost.
-    fn read_lease(&mut self) -> Option<LossText> {
-        match self.guard.check() {
-            Ok(left) => {
-                self.ttl = self.ttl.max(left);
-                self.lease_end = clock::now() + left;
-                let at = self.lease_end.saturating_sub(self.ttl / 12).as_nanos();
-                self.deadline.store(u64::try_from(at).unwrap_or(u64::MAX), Ordering::Release);
-                None
-            }
-            Err(lost) => Some(lost.reason().into()),
         }
     }
 
@@ -204,7 +184,7 @@ impl<'a> Monitor<'a> {
             Some(at) if at <= now => now + KILL_INTERVAL,
             Some(at) => at,
             None => {
-                let not_renewed = self.lease_end.saturating_sub(self.ttl / 4);
+                let not_renewed = self.lease.give_up_at();
                 self.max_hold_end.map_or(not_renewed, |end| end.min(not_renewed))
             }
         }

@@ -1,5 +1,5 @@
-//! What `run` writes to stderr while it works: messages for users, or JSON events for programs. The
-//! names in the JSON are a contract.
+//! What `run` and `hold` write while they work: messages for users, or JSON events for programs.
+//! The names in the JSON are a contract.
 
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
@@ -8,9 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 use tenure::{Busy, Error, FencingToken, Key, LostReason};
 
+use super::Job;
 use crate::failure::{self, Failure};
 use crate::holder::{HolderLine, millis};
 use crate::output::{self, Harmless, Short};
+use crate::store::{self, Source};
 
 /// The shortest time between two messages about the wait: a queue that moves fast should not fill
 /// the screen.
@@ -19,8 +21,13 @@ const WAIT_MESSAGE_INTERVAL: Duration = Duration::from_secs(2);
 /// Writes messages or events about one job.
 pub(super) struct Reporter {
     json: bool,
+    /// Whether this is `tenure hold`: its stdout has no other user, so data and events go there.
+    holds: bool,
     /// Whether stderr is a terminal, so that a user may read along.
     terminal: bool,
+    /// Whether a user reads along, or requested the same messages without a terminal.
+    read_along: bool,
+    verbose: bool,
     key: Key,
     wait: Mutex<WaitReport>,
 }
@@ -64,15 +71,37 @@ impl From<LostReason> for LossText {
 }
 
 impl Reporter {
-    pub(super) fn new(json: bool, key: &Key) -> Reporter {
+    pub(super) fn new(job: &Job) -> Reporter {
         let terminal = std::io::stderr().is_terminal();
-        Reporter { json, terminal, key: key.clone(), wait: Mutex::default() }
+        Reporter {
+            json: job.json,
+            holds: job.command.is_none(),
+            terminal,
+            read_along: terminal || job.verbose,
+            verbose: job.verbose && !job.json,
+            key: job.key.clone(),
+            wait: Mutex::default(),
+        }
+    }
+
+    /// With --verbose: where the lock lives, without what may be secret.
+    pub(super) fn begin(&self, job: &Job) {
+        if self.verbose {
+            let source = match &job.source {
+                Source::Given => "given by --url or TENURE_URL".to_owned(),
+                Source::File(file) => format!("in `{}`", file.display()),
+                Source::Default => "not given, so this is the store of one machine".to_owned(),
+            };
+            let scheme = store::scheme(&job.url);
+            let message = format!("acquiring `{}` in `{scheme}:`; the URL is {source}", self.key);
+            output::say(&Harmless(&message));
+        }
     }
 
     /// No URL was given. A user at a terminal knows that; a cron job may be started on three
     /// machines, and its author should read once that they do not exclude each other.
     pub(super) fn default_store(&self) {
-        if !self.terminal {
+        if !self.terminal && !self.verbose {
             let store = "no URL is given: this lock excludes the processes of this machine only";
             self.warn(&format!("{store} (name a server, or `sqlite:` to silence this)"));
         }
@@ -88,7 +117,7 @@ impl Reporter {
         if self.json {
             let details = json!({"holder": busy.holder, "ahead": busy.ahead, "reason": null});
             self.event("waiting", details);
-        } else if self.terminal {
+        } else if self.read_along {
             output::say(&format_args!("waiting for `{}`, held by {name}", self.key));
         }
     }
@@ -104,7 +133,7 @@ impl Reporter {
         if self.json {
             let details = json!({"holder": null, "ahead": null, "reason": cause});
             self.event("waiting", details);
-        } else if self.terminal {
+        } else if self.read_along {
             output::say(&format_args!("waiting for `{}`{text}", self.key));
         } else {
             self.report_wait_once();
@@ -113,7 +142,7 @@ impl Reporter {
 
     /// The wait has become long: it is reported once also where stderr is no terminal.
     pub(super) fn still_waiting(&self) {
-        if !self.json && !self.terminal {
+        if !self.json && !self.read_along {
             self.report_wait_once();
         }
     }
@@ -143,6 +172,25 @@ impl Reporter {
         if self.json {
             let details = json!({"token": token.get(), "waited_ms": millis(waited)});
             self.event("acquired", details);
+            return;
+        }
+        if self.verbose {
+            let (key, waited) = (&self.key, Short(waited));
+            output::say(&format_args!("acquired `{key}` (token {token}) after {waited}"));
+        }
+        if self.holds {
+            // A reader that has closed the pipe does not need the token.
+            let _stdout_closed = output::print(&format!("{token}\n"));
+            if self.read_along {
+                output::say(&format_args!("holding `{}`, until Ctrl-C or Ctrl-D", self.key));
+            }
+        }
+    }
+
+    /// The lock was released.
+    pub(super) fn released(&self) {
+        if self.verbose {
+            output::say(&format_args!("released `{}`", self.key));
         }
     }
 
@@ -153,7 +201,7 @@ impl Reporter {
             return;
         }
         output::say(&format_args!("`{}` is busy, held by {}", self.key, holder_name(busy)));
-        output::advise("wait longer with --wait, or see `tenure show KEY`");
+        output::advise(&"wait longer with --wait, or see `tenure show KEY`");
     }
 
     /// The lock is lost or cannot be kept. The command is being ended for it, or has ended already.
@@ -169,7 +217,7 @@ impl Reporter {
     pub(super) fn kept(&self, code: u8, left: Duration) {
         if self.json {
             self.event("kept", json!({"code": code, "left_ms": millis(left)}));
-        } else if self.terminal {
+        } else if self.read_along {
             let key = &self.key;
             let left = Short(left);
             let what = format_args!("the command has ended; `{key}` is kept for another {left}");
@@ -207,7 +255,12 @@ impl Reporter {
         if let (Some(line), Value::Object(details)) = (line.as_object_mut(), details) {
             line.extend(details);
         }
-        let _stderr_closed = writeln!(std::io::stderr().lock(), "{}", output::json(&line));
+        let line = format!("{}\n", output::json(&line));
+        if self.holds {
+            let _stdout_closed = output::print(&line);
+        } else {
+            let _stderr_closed = std::io::stderr().lock().write_all(line.as_bytes());
+        }
     }
 }
 

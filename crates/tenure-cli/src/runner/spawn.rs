@@ -2,16 +2,16 @@
 //! job reaches it.
 
 use std::io;
-use std::process::Command;
+use std::process;
 
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use rustix::termios::tcsetpgrp;
 use tenure::FencingToken;
 
-use super::Job;
 use super::signals::Signals;
 use super::sys;
 use super::terminal::Terminal;
+use super::{Command, Job};
 use crate::exit;
 use crate::failure::Failure;
 use crate::output::Harmless;
@@ -20,13 +20,14 @@ use crate::output::Harmless;
 /// thread: the parent-death signal is sent when the *thread* that made the child ends.
 pub(super) fn command(
     job: &Job,
+    what: &Command,
     token: FencingToken,
     terminal: Option<&Terminal>,
     signals: Signals,
 ) -> Result<Pid, Failure> {
     use std::os::unix::process::CommandExt;
-    let mut command = Command::new(&job.program);
-    command.args(&job.arguments).process_group(0);
+    let mut command = process::Command::new(&what.program);
+    command.args(&what.arguments).process_group(0);
     command.env("TENURE_KEY", job.key.as_str()).env("TENURE_TOKEN", token.to_string());
     command.envs(job.environment.iter().map(|(name, value)| (name, value)));
     let foreground = terminal.filter(|terminal| terminal.is_both_ends && terminal.is_with_job());
@@ -47,12 +48,12 @@ pub(super) fn command(
     };
     match sys::spawn(&mut command, prepare) {
         Ok(child) => Ok(Pid::from_child(&child)),
-        Err(error) => Err(spawn_failure(job, &error)),
+        Err(error) => Err(spawn_failure(what, &error)),
     }
 }
 
-fn spawn_failure(job: &Job, error: &io::Error) -> Failure {
-    let program = job.program.to_string_lossy();
+fn spawn_failure(command: &Command, error: &io::Error) -> Failure {
+    let program = command.program.to_string_lossy();
     if error.kind() == io::ErrorKind::NotFound {
         let message = format!("cannot find the command `{}`", Harmless(&program));
         return Failure::new(exit::NOT_FOUND, message, "check its name, its path and $PATH");

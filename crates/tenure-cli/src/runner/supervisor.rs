@@ -19,7 +19,7 @@ use super::monitor::{Monitor, Outcome};
 use super::reporter::{LossText, Reporter};
 use super::signals::Signals;
 use super::terminal::Terminal;
-use super::{Ending, Job, WaitLimit, at_least, spawn, sys};
+use super::{Command, Ending, Job, WaitLimit, at_least, hold, spawn, sys};
 use crate::exit;
 use crate::failure::Failure;
 use crate::store::{MIN_RESPONSE_TIME, Source, outage_within};
@@ -55,7 +55,7 @@ pub(super) fn run(start: Start<'_>) -> ! {
 }
 
 fn supervise(start: Start<'_>) -> u8 {
-    let reporter = Arc::new(Reporter::new(start.job.json, &start.job.key));
+    let reporter = Arc::new(Reporter::new(start.job));
     // Neither can fail for a process that was just forked, and without them the job still works
     // unless a process of it is killed.
     let _cannot_fail = setpgid(None, None);
@@ -134,6 +134,7 @@ struct Supervisor<'a> {
 
 impl Supervisor<'_> {
     fn run_job(&mut self, events: &mut EventLoop) -> Result<Ending, Stop> {
+        self.reporter.begin(self.job);
         if self.job.source == Source::Default {
             self.reporter.default_store();
         }
@@ -142,7 +143,10 @@ impl Supervisor<'_> {
         let guard = self.acquire(events, &client, begin)?;
         let granted = clock::now();
         self.reporter.acquired(guard.token(), granted.saturating_sub(begin));
-        let outcome = self.run_command(events, &guard);
+        let outcome = match &self.job.command {
+            Some(command) => self.run_command(events, &guard, command),
+            None => Ok(hold::until_end(events, &guard, &self.reporter, self.deadline)),
+        };
         // No process works under the lock any more. From here on a slow release is no reason for
         // the launcher to kill the job.
         self.deadline.store(u64::MAX, Ordering::Release);
@@ -159,6 +163,11 @@ impl Supervisor<'_> {
             _ => false,
         };
         let token = guard.token();
+        if self.job.command.is_none() && matches!(outcome, Ok(Outcome::Lost)) {
+            // Other processes may work under it until its lease ends: it is not released for them.
+            std::mem::forget(guard);
+            return Ok(Outcome::Lost.ending());
+        }
         let lost = release(events, guard, &self.reporter);
         let outcome = outcome?;
         Ok(match (&outcome, lost) {
@@ -181,7 +190,7 @@ impl Supervisor<'_> {
         match self.wait_for(events, self.config(events)?.connect(), begin, limit) {
             Ok(client) => Ok(client.map_err(|error| self.job.source.name_in(error))?),
             Err(Interrupt::Deadline) => Err(Failure::no_response().into()),
-            Err(interrupt) => Err(interrupted(interrupt)),
+            Err(interrupt) => Err(self.interrupted(interrupt)),
         }
     }
 
@@ -235,7 +244,7 @@ impl Supervisor<'_> {
             Err(interrupt) => {
                 // The acquire was dropped: wait until its queue entry is removed.
                 let _best_effort = events.run(client.flush(), Some(clock::now() + CANCEL_LIMIT));
-                Err(interrupted(interrupt))
+                Err(self.interrupted(interrupt))
             }
         }
     }
@@ -280,29 +289,38 @@ impl Supervisor<'_> {
         events.run(future, limit)
     }
 
-    fn run_command(&mut self, events: &mut EventLoop, guard: &Guard) -> Result<Outcome, Failure> {
+    fn run_command(
+        &mut self,
+        events: &mut EventLoop,
+        guard: &Guard,
+        command: &Command,
+    ) -> Result<Outcome, Failure> {
         let mut monitor = Monitor::new(guard, &self.reporter, self.deadline, self.job.max_hold);
         events.send(ToLauncher::Held);
-        let command =
-            spawn::command(self.job, guard.token(), self.terminal.as_ref(), self.signals)?;
+        let terminal = self.terminal.as_ref();
+        let command = spawn::command(self.job, command, guard.token(), terminal, self.signals)?;
         self.command = Some(command);
         events.send(ToLauncher::Started(command.as_raw_nonzero().get()));
         sys::close_command_streams(&self.inherited);
         Ok(monitor.watch(events, command))
     }
-}
 
-/// The result of a job whose wait for the lock was interrupted.
-fn interrupted(interrupt: Interrupt) -> Stop {
-    match interrupt {
-        Interrupt::Signal(signal) => {
-            Stop::Ending(Ending { code: exit::by_signal(signal), cause: "signal" })
+    /// The result of a job whose wait for the lock was interrupted.
+    fn interrupted(&self, interrupt: Interrupt) -> Stop {
+        match interrupt {
+            Interrupt::Signal(signal) => {
+                Stop::Ending(Ending { code: exit::by_signal(signal), cause: "signal" })
+            }
+            Interrupt::InputEnded => {
+                self.reporter.warn("the input ended before the lock was granted");
+                Stop::Ending(Ending { code: self.job.busy_exit, cause: "input_end" })
+            }
+            // The code does not matter: the launcher, which would exit with it, has ended.
+            Interrupt::LauncherEnded | Interrupt::Deadline => {
+                Stop::Ending(Ending { code: exit::INTERNAL, cause: "error" })
+            }
+            Interrupt::System(error) => Failure::system("wait for the lock", error).into(),
         }
-        // The code does not matter: the launcher, which would exit with it, has ended.
-        Interrupt::LauncherEnded | Interrupt::Deadline => {
-            Stop::Ending(Ending { code: exit::INTERNAL, cause: "error" })
-        }
-        Interrupt::System(error) => Failure::system("wait for the lock", error).into(),
     }
 }
 
@@ -312,7 +330,10 @@ fn release(events: &mut EventLoop, guard: Guard, reporter: &Reporter) -> Option<
     let limit = guard.check().unwrap_or_default();
     let released = events.run_to_completion(guard.release(), clock::now() + limit);
     let problem = match released {
-        Ok(Ok(())) => return None,
+        Ok(Ok(())) => {
+            reporter.released();
+            return None;
+        }
         Ok(Err(error)) if error.kind() == ErrorKind::Lost => {
             return Some(error.lost().map_or(LossText::OTHER, |lost| lost.reason().into()));
         }

@@ -24,7 +24,11 @@ impl Block {
 
     /// Whether another block would do the same.
     pub(crate) fn same_as(&self, other: &Block) -> bool {
-        self.attributes == other.attributes && commands(&self.text) == commands(&other.text)
+        let code = |block: &Block| match block.language.as_str() {
+            "console" => commands(&block.text),
+            _ => vec![block.text.clone()],
+        };
+        self.attributes == other.attributes && code(self) == code(other)
     }
 }
 

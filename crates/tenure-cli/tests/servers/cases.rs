@@ -23,6 +23,8 @@ pub(crate) fn main() {
         case("nodes_that_just_started_are_reported_as_the_reason", Topology::Redis5, young),
         case("the_lease_lasts_for_at_least_after_a_crash", Topology::Redis, crash),
     ];
+    #[cfg(feature = "lab")]
+    trials.push(case("oversell_alone_compares_three_ways_to_sell", Topology::Redis, oversell));
     for topology in [
         Topology::Consul,
         Topology::Etcd,
@@ -84,6 +86,23 @@ fn password(redis: &Cluster) {
     assert_eq!(code(&inner), 0, "{inner:?}");
     assert!(text(&inner.stdout).starts_with(&named), "{inner:?}");
     assert!(text(&inner.stdout).contains("\"outer\""), "{inner:?}");
+}
+
+/// The lab starts a Redis of its own; this one shows that there is one to start.
+#[cfg(feature = "lab")]
+fn oversell(_: &Cluster) {
+    let result = output(&mut tenure(["lab", "run", "oversell"]));
+    let printed = text(&result.stdout);
+    assert_eq!(code(&result), 0, "{result:?}");
+    let lines: Vec<&str> = printed.lines().rev().take(4).collect();
+    let [fenced, tenure, by_hand, empty] = lines[..] else { panic!("{printed}") };
+    assert_eq!(empty, "");
+    assert!(by_hand.starts_with("SET NX, DEL "), "{printed}");
+    assert!(by_hand.contains("3 tickets, 4 sales: 1 ticket sold twice; it gives no token"));
+    assert!(tenure.starts_with("tenure ") && tenure.ends_with("4 sales: 1 ticket sold twice"));
+    assert!(fenced.starts_with("tenure with a fence "), "{printed}");
+    assert!(fenced.contains("3 sales: none sold twice; the late sale"), "{printed}");
+    assert_eq!(printed.matches("oversell on redis").count(), 2, "two pictures: {printed}");
 }
 
 fn denied(redis: &Cluster) {

@@ -116,9 +116,8 @@ fn grid(table: &Table) -> String {
     }
     text += "</tr></thead>\n<tbody>\n";
     for (number, row) in table.rows.iter().enumerate() {
-        let (name, id, about) = (xml(&row.name), xml(&row.id), xml(&row.about));
-        let _ignored =
-            write!(text, "<tr><th scope=\"row\" title=\"{about}\">{name}<small>{id}</small></th>");
+        let (name, about) = (xml(&row.name), xml(&row.about));
+        let _ignored = write!(text, "<tr><th scope=\"row\" title=\"{about}\">{name}</th>");
         for column in 0..table.columns.len() {
             let cell = table.cells.iter().find(|cell| cell.row == number && cell.column == column);
             text += &cell.map_or_else(|| "<td></td>".to_owned(), one_cell);

@@ -47,6 +47,6 @@ fn subtitle(history: &History, judgement: &Judgement) -> String {
     let mut parts = vec![header.scenario.clone(), header.lock.clone()];
     parts.extend(Some(header.server.clone()).filter(|server| !server.is_empty()));
     let outcome = judgement.outcome.text();
-    parts.push(format!("{} {} ({outcome})", judgement.measured.symbol(), judgement.measured));
+    parts.push(format!("{} ({outcome})", judgement.measured));
     parts.join("  ·  ")
 }

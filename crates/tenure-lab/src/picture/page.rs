@@ -140,10 +140,9 @@ fn badge(judgement: &Judgement) -> String {
         (_, outcome) => outcome.text().to_owned(),
     };
     format!(
-        r#"<span class="badge {}" title="{}">{} {verdict} · {expected}</span>"#,
+        r#"<span class="badge {}" title="{}">{verdict} · {expected}</span>"#,
         class(verdict),
-        xml(&judgement.why),
-        verdict.symbol()
+        xml(&judgement.why)
     )
 }
 

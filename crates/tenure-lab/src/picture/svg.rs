@@ -209,7 +209,7 @@ fn faults(canvas: &mut SvgCanvas<'_>, timeline: &Timeline<'_>) {
 }
 
 fn label(fault: &FaultSpan<'_>) -> String {
-    format!("{} · {}", fault.text, fault.id)
+    fault.text.to_owned()
 }
 
 fn one_fault(

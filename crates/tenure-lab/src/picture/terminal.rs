@@ -184,7 +184,7 @@ impl TerminalCanvas<'_> {
             let from = self.column(fault.from);
             let to = fault.to.map_or(from, |to| self.column(to));
             fill(&mut cells, from, to, if fault.to.is_some() { '━' } else { '↯' }, "33");
-            let label = short(&safe(&format!("{} ({})", fault.text, fault.id)), WIDE - 4);
+            let label = short(&safe(fault.text), WIDE - 4);
             let wide = label.chars().count() + 1;
             // Beside the bar if there is room, else on it.
             let start = if to + 2 + wide <= WIDE {
@@ -304,8 +304,7 @@ impl TerminalCanvas<'_> {
             Outcome::Differs => format!("differs: expected {expected}"),
             outcome => outcome.text().to_owned(),
         };
-        let symbol = judgement.measured.symbol();
-        self.line(style, &format!("{symbol} {} ({outcome})", judgement.why));
+        self.line(style, &format!("{} ({outcome})", capital(&judgement.why)));
     }
 }
 

@@ -99,7 +99,6 @@ pub(super) enum WriteOutcome {
 
 /// A fault.
 pub(super) struct FaultSpan<'a> {
-    pub(super) id: &'a str,
     pub(super) text: &'a str,
     pub(super) from: u64,
     /// Its end, if it lasts.
@@ -234,12 +233,12 @@ fn faults(history: &History, end: u64) -> Vec<FaultSpan<'_>> {
     let mut faults: Vec<FaultSpan<'_>> = Vec::new();
     for event in &history.events {
         match &event.kind {
-            EventKind::Fault { id, text, target, lasts } => {
+            EventKind::Fault { id: _, text, target, lasts } => {
                 if *lasts {
                     open.push((target, faults.len()));
                 }
                 let to = lasts.then_some(end);
-                faults.push(FaultSpan { id, text, from: event.at, to });
+                faults.push(FaultSpan { text, from: event.at, to });
             }
             EventKind::Healed { target, .. } => {
                 if let Some(at) = open.iter().rposition(|(name, _)| name == target) {

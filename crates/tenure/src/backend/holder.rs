@@ -29,6 +29,8 @@ pub struct Holder {
     /// Its process id. A lock of `tenure run` is held by a process that ignores signals: this is
     /// the one to signal.
     pub pid: u32,
+    /// Of a lock of `tenure run` or `tenure hold`: the process that holds it, a child of `pid`.
+    pub supervisor: Option<u32>,
     /// Free text that it set with [`Lock::note`](crate::Lock::note), or `--note` of `tenure run`.
     pub note: String,
     /// Fencing token of its grant, if the server keeps it readable.
@@ -47,6 +49,7 @@ impl Holder {
             owner: info.name().to_owned(),
             host: info.host().to_owned(),
             pid,
+            supervisor: (info.pid() != pid).then(|| info.pid()),
             note: note.to_owned(),
             token: None,
             held_for: None,

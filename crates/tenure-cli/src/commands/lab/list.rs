@@ -1,16 +1,24 @@
-//! `tenure lab list`: the scenarios, the locks, and the expected verdicts.
+//! `tenure lab list`: the scenarios and the locks; and what is expected of each lock in a scenario.
 
 use tenure_lab::scenarios::{SCENARIOS, Scenario};
 use tenure_lab::schemes::LOCKS;
+use tenure_lab::verdict::Expected;
 
+use super::unknown;
 use crate::exit;
 use crate::failure::Failure;
 use crate::output;
 
-/// List the scenarios, one line each, with the expected verdict per lock
+/// The columns of a line.
+const COLUMNS: usize = 100;
+
+/// List the scenarios and the locks; with a scenario, what is expected of each lock
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
-    /// Print JSON
+    /// Print what is expected of each lock in this scenario
+    scenario: Option<String>,
+
+    /// Print JSON: all scenarios and locks, with the expected verdicts
     #[arg(long)]
     json: bool,
 }
@@ -20,10 +28,18 @@ pub(super) fn run(args: &List) -> Result<u8, Failure> {
         output::print_json(&as_json())?;
         return Ok(exit::DONE);
     }
+    let text = match &args.scenario {
+        Some(name) => expectations(Scenario::named(name).map_err(|error| unknown(&error))?),
+        None => all(),
+    };
+    output::print(&text)?;
+    Ok(exit::DONE)
+}
+
+fn all() -> String {
     let mut text = String::from("Scenarios\n\n");
     for scenario in SCENARIOS {
-        text += &format!("  {:16} {}  {}\n", scenario.name, scenario.id, scenario.about);
-        text += &format!("  {:16}      {}\n", "", expectations(scenario));
+        text += &format!("  {:16} {}\n", scenario.name, scenario.about);
     }
     text += "\nLocks\n\n";
     for lock in LOCKS {
@@ -32,27 +48,49 @@ pub(super) fn run(args: &List) -> Result<u8, Failure> {
             text += &format!("  {:19} wrong: {}\n", "", lock.flaw);
         }
     }
-    text += "\nVerdicts: ✔ exclusive and live; U two holders, a read+write fence saves the data;\n\
-             U! nothing saves it; T stuck until the lease ends; T+ longer; ∞ until an operator\n\
-             intervenes; $ costs more than its limit. A scenario does not happen to a lock that\n\
-             it does not name. F01, F02 …: number of the fault, also in histories and pictures.\n";
-    output::print(&text)?;
-    Ok(exit::DONE)
+    text += "\nWhat is expected of each lock: `tenure lab list SCENARIO`\n";
+    text
 }
 
-/// The locks by expected verdict, as in `U redis sqlite · ✔ etcd`.
+/// The locks by what is expected of them, in words.
 fn expectations(scenario: &Scenario) -> String {
-    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
     for lock in LOCKS {
-        let Ok(verdict) = scenario.expected(lock) else { continue };
-        match groups.iter_mut().find(|(known, _)| *known == verdict) {
+        let expected = match scenario.expected(lock) {
+            Ok(expected) => words(expected),
+            Err(reason) => format!("does not happen: {reason}"),
+        };
+        match groups.iter_mut().find(|(known, _)| *known == expected) {
             Some((_, locks)) => locks.push(lock.name),
-            None => groups.push((verdict, vec![lock.name])),
+            None => groups.push((expected, vec![lock.name])),
         }
     }
-    let groups: Vec<_> =
-        groups.iter().map(|(verdict, locks)| format!("{verdict} {}", locks.join(" "))).collect();
-    groups.join(" · ")
+    let mut text = format!("{}: {}\n", scenario.name, scenario.about);
+    for (expected, locks) in groups {
+        text += &format!("\n  {expected}\n");
+        let mut line = String::from("   ");
+        for lock in locks {
+            if line.len() + lock.len() >= COLUMNS {
+                text += &format!("{line}\n");
+                line = String::from("   ");
+            }
+            line += &format!(" {lock}");
+        }
+        text += &format!("{line}\n");
+    }
+    text
+}
+
+/// The expected verdicts in words, as in `exclusive; stuck until the lease ends`.
+fn words(expected: &str) -> String {
+    match expected.replace('/', "|").parse::<Expected>() {
+        Ok(expected) => {
+            let meanings: Vec<_> =
+                expected.verdicts().iter().map(|verdict| verdict.meaning()).collect();
+            meanings.join(", or ")
+        }
+        Err(_) => expected.to_owned(),
+    }
 }
 
 fn as_json() -> serde_json::Value {

@@ -11,7 +11,7 @@ use tenure_lab::matrix::{CellRun, Matrix as Table};
 use tenure_lab::scenarios::{SCENARIOS, Scenario};
 use tenure_lab::schemes::{LOCKS, LockSpec};
 use tenure_lab::sync::Mutex;
-use tenure_lab::verdict::Outcome;
+use tenure_lab::verdict::{Outcome, Verdict};
 
 use super::run::write;
 use super::{program, unknown};
@@ -130,8 +130,10 @@ impl MatrixRun {
         let number = Outcome::ALL.iter().map(|outcome| table.count(*outcome)).sum::<usize>() + 1;
         let name = format!("{}-{}-{number}", scenario.name, lock.name);
         let run = CellRun::of(result, seconds, self.save_history(&name, result));
-        let line =
-            format!("{} on {}: {}  {}", scenario.name, lock.name, run.measured, run.headline);
+        // The signs are for the table; a line has room for the word.
+        let verdict: Option<Verdict> = run.measured.parse().ok();
+        let measured = verdict.map_or_else(|| run.measured.clone(), |verdict| verdict.to_string());
+        let line = format!("{} on {}: {measured}  {}", scenario.name, lock.name, run.headline);
         let so_far = self.start.elapsed().as_secs();
         output::say(&format!(
             "[{number}/{}] {} [{}] ({seconds:.1} s; {so_far} s)",

@@ -1,5 +1,7 @@
-//! `tenure lab`: what breaks which lock, with pictures. One file per verb of the group.
+//! `tenure lab`: what breaks which lock, with pictures. One file per verb of the group;
+//! `comparison` belongs to `run`.
 
+mod comparison;
 mod list;
 mod matrix;
 mod play;

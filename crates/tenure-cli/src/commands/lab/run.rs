@@ -14,7 +14,7 @@ use tenure_lab::scenarios::Scenario;
 use tenure_lab::schemes::LockSpec;
 use tenure_lab::verdict::Outcome;
 
-use super::{failed, program, unknown};
+use super::{comparison, failed, program, unknown};
 use crate::failure::Failure;
 use crate::output::{self, Harmless, Paint};
 
@@ -26,12 +26,15 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: tenure lab run pause --lock redis-set-nx")]
 pub(crate) struct Run {
-    /// The scenario, by name or by the number of its fault; see `tenure lab list`
+    /// The scenario; see `tenure lab list`
     scenario: String,
 
     /// The lock under test; see `tenure lab list`
-    #[arg(long, value_name = "NAME", default_value = "redis-unique")]
-    lock: String,
+    ///
+    /// Without it, the lock that most programs write by hand (SET NX and DEL) is played first, then
+    /// tenure's, and the results are compared at the end. Files are of the last one.
+    #[arg(long, value_name = "NAME")]
+    lock: Option<String>,
 
     /// Print what happened to the register with this fence, too
     #[arg(long)]
@@ -81,17 +84,28 @@ enum Fence {
 
 pub(super) fn run(args: &Run) -> Result<u8, Failure> {
     let scenario = Scenario::named(&args.scenario).map_err(|error| unknown(&error))?;
-    let lock = LockSpec::named(&args.lock).map_err(|error| unknown(&error))?;
+    let locks = match &args.lock {
+        Some(name) => vec![LockSpec::named(name).map_err(|error| unknown(&error))?],
+        None => comparison::locks(scenario),
+    };
     let program = program()?;
     let mut pool = ServerPool::default().with_lease(args.lease);
     let mut worst = Outcome::AsExpected;
-    for _ in 0..args.times {
-        let result = cell::run(scenario, lock, &mut pool, &program);
-        let result = result.map_err(|error| failed("the run failed", &error))?;
-        report_result(args, &result)?;
-        if result.outcome().code() > worst.code() {
-            worst = result.outcome();
+    let mut results = Vec::new();
+    for lock in locks {
+        for _ in 0..args.times {
+            let result = cell::run(scenario, lock, &mut pool, &program);
+            let result = result.map_err(|error| failed("the run failed", &error))?;
+            if !results.is_empty() {
+                output::print("\n")?;
+            }
+            report_result(args, &result)?;
+            worst = worst.max(result.outcome());
+            results.push((lock, result));
         }
+    }
+    if args.lock.is_none() {
+        output::print(&comparison::text(&results))?;
     }
     Ok(worst.code())
 }

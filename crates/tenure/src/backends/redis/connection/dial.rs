@@ -73,7 +73,11 @@ impl Connector for Dialer {
             DialTarget::Master { .. } => self.limits.connect.saturating_mul(4),
         };
         tokio::time::timeout(limit, self.dial()).await.unwrap_or_else(|_| {
-            let message = format!("no connection to redis at {self:?} within {limit:?}");
+            let mut message = format!("no connection to redis at {self:?} within {limit:?}");
+            if self.tls.is_some() {
+                // A server without TLS waits for the rest of what it takes for a request.
+                message += " by TLS; is it a server without TLS, for `redis:` and not `rediss:`?";
+            }
             Err(Error::new(ErrorKind::Unavailable, message))
         })
     }

@@ -1,0 +1,52 @@
+//! `tenure hold`: holds the lock until the user ends it, or until it is lost.
+//!
+//! There is no command to end when the lock is lost: what works under it is whatever reads the
+//! output of this program. So a loss is reported, and the program ends, as early as `run` would
+//! send SIGTERM.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use tenure::Guard;
+
+use super::channel::ToLauncher;
+use super::clock;
+use super::event_loop::EventLoop;
+use super::lease_end::LeaseEnd;
+use super::monitor::Outcome;
+use super::process_tree::{self, Reaped};
+use super::reporter::{LossText, Reporter};
+use crate::exit;
+
+/// How often the clock is read if events cannot be waited for.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Holds the lock until its input ends, a signal comes, the launcher has ended, or it is lost.
+pub(super) fn until_end(
+    events: &mut EventLoop,
+    guard: &Guard,
+    reporter: &Reporter,
+    deadline: &'static AtomicU64,
+) -> Outcome {
+    let mut lease = LeaseEnd::new(guard, deadline);
+    // From here on the launcher watches the deadline, which is set.
+    events.send(ToLauncher::Held);
+    loop {
+        let lost = lease.read();
+        let not_renewed = clock::now() >= lease.give_up_at();
+        if let Some(loss) = lost.or(not_renewed.then_some(LossText::NOT_RENEWED)) {
+            reporter.lost(guard.token(), &loss);
+            return Outcome::Lost;
+        }
+        if events.input_ended() {
+            return Outcome::Done { code: exit::DONE, cause: "input_end" };
+        }
+        if events.exit_requested() || !events.has_launcher() {
+            return Outcome::Done { code: exit::DONE, cause: "signal" };
+        }
+        match events.next(Some(lease.give_up_at())) {
+            Ok(_) => while let Reaped::Process(..) = process_tree::reap() {},
+            Err(_) => std::thread::sleep(POLL_INTERVAL),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! When a lease ends, as this process sees it, and the moments before its end at which it has to be
+//! given up.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tenure::Guard;
+
+use super::clock::{self, Moment};
+use super::reporter::LossText;
+
+/// The end of the lease of a held lock.
+pub(super) struct LeaseEnd<'a> {
+    guard: &'a Guard,
+    deadline: &'static AtomicU64,
+    end: Moment,
+    /// The longest time left that was ever read: the ttl, whichever of flag, URL and default set
+    /// it.
+    ttl: Duration,
+}
+
+impl<'a> LeaseEnd<'a> {
+    /// Reads the lease and publishes the launcher's deadline.
+    pub(super) fn new(guard: &'a Guard, deadline: &'static AtomicU64) -> LeaseEnd<'a> {
+        let mut lease = LeaseEnd { guard, deadline, end: clock::now(), ttl: Duration::ZERO };
+        lease.read();
+        lease
+    }
+
+    /// Reads the end of the lease and publishes the launcher's deadline. Returns the reason if the
+    /// lock is lost.
+    pub(super) fn read(&mut self) -> Option<LossText> {
+        match self.guard.check() {
+            Ok(left) => {
+                self.ttl = self.ttl.max(left);
+                self.end = clock::now() + left;
+                let at = self.end.saturating_sub(self.ttl / 12).as_nanos();
+                self.deadline.store(u64::try_from(at).unwrap_or(u64::MAX), Ordering::Release);
+                None
+            }
+            Err(lost) => Some(lost.reason().into()),
+        }
+    }
+
+    /// When a lease that was not renewed is given up.
+    pub(super) fn give_up_at(&self) -> Moment {
+        self.end.saturating_sub(self.ttl / 4)
+    }
+
+    /// When every process that works under the lock has to be dead.
+    pub(super) fn kill_at(&self) -> Moment {
+        self.end.saturating_sub(self.ttl / 10)
+    }
+}

@@ -1,0 +1,130 @@
+//! Errors of the command line, in the words of all other errors: clap finds them, and this module
+//! says what is wrong and what to try.
+
+use std::error::Error as _;
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+use clap::{Command, CommandFactory};
+
+use crate::args::Args;
+use crate::exit;
+use crate::failure::Failure;
+use crate::output;
+
+/// How a command is given to `run`.
+pub(crate) const COMMAND: &str = "put it behind `--`, as in: tenure run deploy -- ./deploy.sh";
+
+/// Prints what clap reports: help and version are data, everything else is a usage error.
+pub(crate) fn refuse(error: &Error) -> Result<u8, Failure> {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            output::print_help(error)?;
+            Ok(exit::DONE)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            output::print_help(error)?;
+            Ok(exit::USAGE)
+        }
+        _ => {
+            let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+            let (message, advice) = explain(error, &words);
+            Err(Failure::new(exit::USAGE, message, advice))
+        }
+    }
+}
+
+/// What is wrong, and what to try.
+fn explain(error: &Error, words: &[OsString]) -> (String, String) {
+    let argument = list(error, ContextKind::InvalidArg).join(" ");
+    let value = list(error, ContextKind::InvalidValue).join(" ");
+    let other = list(error, ContextKind::PriorArg).join("`, `");
+    let help = || help(words);
+    let one_of = |kind: ContextKind| suggestion(&list(error, kind));
+    match error.kind() {
+        ErrorKind::UnknownArgument if argument.starts_with('-') => {
+            let near = one_of(ContextKind::SuggestedArg);
+            (format!("there is no flag `{argument}` here"), near.unwrap_or_else(help))
+        }
+        ErrorKind::UnknownArgument if lacks_separator(words) => {
+            let advice = format!("put `--` before the command, as in: … -- {argument} …");
+            (format!("`--` is missing before `{argument}`"), advice)
+        }
+        ErrorKind::UnknownArgument => (format!("`{argument}` is one argument too many"), help()),
+        ErrorKind::InvalidSubcommand => {
+            let verb = list(error, ContextKind::InvalidSubcommand).join(" ");
+            let near = one_of(ContextKind::SuggestedSubcommand);
+            (format!("there is no verb `{verb}`"), near.unwrap_or_else(help))
+        }
+        ErrorKind::MissingSubcommand => ("the verb is missing".to_owned(), help()),
+        ErrorKind::MissingRequiredArgument if argument.starts_with("<CMD>") => {
+            ("the command is missing: <CMD>".to_owned(), COMMAND.to_owned())
+        }
+        ErrorKind::MissingRequiredArgument => (format!("missing: {argument}"), help()),
+        ErrorKind::ArgumentConflict if argument == other => {
+            (format!("`{argument}` is given more than once"), help())
+        }
+        ErrorKind::ArgumentConflict => {
+            (format!("`{argument}` cannot be used with `{other}`"), help())
+        }
+        ErrorKind::InvalidValue if value.is_empty() => {
+            (format!("`{argument}` needs a value"), help())
+        }
+        ErrorKind::InvalidValue => {
+            let known = one_of(ContextKind::ValidValue);
+            (format!("`{value}` is no value for `{argument}`"), known.unwrap_or_else(help))
+        }
+        ErrorKind::ValueValidation => {
+            let reason = error.source().map(|reason| format!(": {reason}")).unwrap_or_default();
+            (format!("`{value}` is no value for `{argument}`{reason}"), help())
+        }
+        _ => (first_paragraph(error), help()),
+    }
+}
+
+/// Whether this is a `run` without `--`: its first word too many is the command.
+fn lacks_separator(words: &[OsString]) -> bool {
+    verb(words).get_name() == "run" && !words.iter().any(|word| word == "--")
+}
+
+/// The definition of the verb that these words name, or of the program.
+fn verb(words: &[OsString]) -> Command {
+    let mut command = Args::command();
+    command.build();
+    for word in words.iter().take_while(|word| *word != "--").filter_map(|word| word.to_str()) {
+        command = command.find_subcommand(word).cloned().unwrap_or(command);
+    }
+    command
+}
+
+/// The usage of the verb, and where more of it is explained.
+fn help(words: &[OsString]) -> String {
+    let mut verb = verb(words);
+    let usage = verb.render_usage().to_string();
+    let usage = usage.lines().next().unwrap_or_default().trim_start_matches("Usage:").trim();
+    format!("{usage}, or see `{} --help`", verb.get_bin_name().unwrap_or("tenure"))
+}
+
+fn suggestion(known: &[String]) -> Option<String> {
+    match known {
+        [] => None,
+        [one] => Some(format!("`{one}`")),
+        several => Some(format!("one of {}", several.join(", "))),
+    }
+}
+
+fn list(error: &Error, kind: ContextKind) -> Vec<String> {
+    match error.get(kind) {
+        Some(ContextValue::String(one)) => vec![one.clone()],
+        Some(ContextValue::Strings(several)) => several.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// What clap itself says, without what surrounds it.
+fn first_paragraph(error: &Error) -> String {
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let lines = text.lines().take_while(|line| !line.is_empty());
+    lines.map(str::trim).collect::<Vec<_>>().join(" ")
+}
