@@ -21,16 +21,20 @@ use crate::exit;
 /// How often the clock is read if events cannot be waited for.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Holds the lock until its input ends, a signal comes, the launcher has ended, or it is lost.
+/// Reports the grant, and holds the lock until its input ends, a signal comes, the launcher has
+/// ended, or it is lost.
 pub(super) fn until_end(
     events: &mut EventLoop,
     guard: &Guard,
     reporter: &Reporter,
     deadline: &'static AtomicU64,
+    waited: Duration,
 ) -> Outcome {
     let mut lease = LeaseEnd::new(guard, deadline);
     // From here on the launcher watches the deadline, which is set.
     events.send(ToLauncher::Held);
+    // Only now: after the token was printed, the exit code has to tell of every loss.
+    reporter.acquired(guard.token(), waited);
     loop {
         let lost = lease.read();
         let not_renewed = clock::now() >= lease.give_up_at();

@@ -142,10 +142,13 @@ impl Supervisor<'_> {
         let client = self.connect(events, begin)?;
         let guard = self.acquire(events, &client, begin)?;
         let granted = clock::now();
-        self.reporter.acquired(guard.token(), granted.saturating_sub(begin));
+        let waited = granted.saturating_sub(begin);
         let outcome = match &self.job.command {
-            Some(command) => self.run_command(events, &guard, command),
-            None => Ok(hold::until_end(events, &guard, &self.reporter, self.deadline)),
+            Some(command) => {
+                self.reporter.acquired(guard.token(), waited);
+                self.run_command(events, &guard, command)
+            }
+            None => Ok(hold::until_end(events, &guard, &self.reporter, self.deadline, waited)),
         };
         // No process works under the lock any more. From here on a slow release is no reason for
         // the launcher to kill the job.
