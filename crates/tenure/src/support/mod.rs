@@ -18,6 +18,7 @@ pub(crate) mod backoff;
 pub(crate) mod clock;
 pub(crate) mod driver;
 pub(crate) mod percent;
+pub(crate) mod quiet_waker;
 pub(crate) mod reconnect;
 pub(crate) mod short_wait;
 #[cfg(feature = "redis")]
