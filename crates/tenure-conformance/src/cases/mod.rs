@@ -11,6 +11,7 @@ mod client;
 mod exclusion;
 mod lateness;
 mod loss;
+mod lost_responses;
 mod outage;
 mod process;
 mod reentry;
@@ -41,6 +42,7 @@ pub fn all() -> Vec<Case> {
         exclusion::CASES,
         lateness::CASES,
         loss::CASES,
+        lost_responses::CASES,
         outage::CASES,
         admin::CASES,
         process::CASES,

@@ -8,6 +8,7 @@ mod blocked;
 mod faults;
 mod foreign_clients;
 mod late;
+mod notifications;
 mod pooled;
 mod pooler;
 mod tables;
@@ -33,6 +34,7 @@ fn main() {
         blocked::CASES,
         faults::CASES,
         late::CASES,
+        notifications::CASES,
         pooled::CASES,
         foreign_clients::CASES,
         tables::CASES,

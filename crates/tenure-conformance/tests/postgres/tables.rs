@@ -218,7 +218,7 @@ async fn connections_do_not_grow_with_locks_and_waiters() -> Result<()> {
         let text = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'tenure%'";
         Ok(sql(&cluster, text)?[0].parse()?)
     };
-    for (mode, most) in [("lease", 2), ("session", 3)] {
+    for (mode, most) in [("lease", 3), ("session", 4)] {
         let client = connect(&format!("{}?mode={mode}", cluster.url())).await?;
         let mut guards = Vec::new();
         for number in 0..50 {

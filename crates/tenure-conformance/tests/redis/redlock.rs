@@ -24,6 +24,7 @@ server_cases! {
     a_lost_round_is_released_on_the_nodes_that_granted_it Redis5;
     a_node_that_lost_the_lock_does_not_make_waiters_poll Redis5;
     an_outage_of_all_nodes_leaves_no_holder Redis5;
+    the_token_of_a_node_that_granted_late_is_not_shown Redis5 |options| options.clock();
 }
 
 fn volatile(options: Options) -> Options {
@@ -254,6 +255,29 @@ async fn an_outage_of_all_nodes_leaves_no_holder(cluster: &Cluster) -> Result<()
         // A second for a node that is still busy with what it missed; a ghost would stay for six.
         let attempt = client.lock(key).ttl(ttl).acquire_within(SECOND).await?;
         attempt.granted().with_context(|| key)?.release().await?;
+    }
+    Ok(())
+}
+
+/// It carries the request out when the holder has its grant already, from the other nodes, and its
+/// clock is ahead: its own token is higher, and was not raised to that of the grant.
+async fn the_token_of_a_node_that_granted_late_is_not_shown(cluster: &Cluster) -> Result<()> {
+    let (holder, operator) = (connect(cluster, DURABLE).await?, connect(cluster, DURABLE).await?);
+    let late = &cluster.nodes()[2];
+    late.shift_clock(1_800_000)?;
+    acquire(&holder, "k", LONG).await?.release().await?;
+    late.pause()?;
+    let guard = acquire(&holder, "k", LONG).await?;
+    late.resume()?;
+    let carried_out = || async { Ok((number(late, &["EXISTS", "k"])? == 1).then_some(())) };
+    until(LONG, "the late request", carried_out).await?;
+    let lock = operator.lock("k");
+    let shown = soon("status", lock.status()).await??.context("it is held")?.holder.token;
+    ensure!(shown == Some(guard.token()), "{shown:?} is shown, the holder has {}", guard.token());
+    ensure!(soon("evict", lock.evict(guard.token())).await??, "the grant was not found");
+    soon("the loss", guard.lost()).await?;
+    for node in cluster.nodes() {
+        ensure!(number(node, &["EXISTS", "k"])? == 0, "left on {}", node.name());
     }
     Ok(())
 }

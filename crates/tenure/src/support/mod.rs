@@ -20,6 +20,7 @@ pub(crate) mod credentials;
 pub(crate) mod driver;
 pub(crate) mod held_watches;
 pub(crate) mod percent;
+pub(crate) mod quiet_waker;
 pub(crate) mod reconnect;
 pub(crate) mod short_wait;
 #[cfg(feature = "redis")]

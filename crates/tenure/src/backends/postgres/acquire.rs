@@ -59,8 +59,7 @@ where
 {
     if claim.waits {
         pool.push.register(claim.owner);
-        // Opens the listening connection, if there is none.
-        pool.connection().await?;
+        pool.listen().await?;
     }
     if let Some(token) = try_lock().await? {
         return Ok(granted(pool, claim, token));

@@ -31,7 +31,8 @@ pub(super) struct Config {
     /// The schema that has the tables.
     pub(super) schema: Schema,
     pub(super) mode: LockMode,
-    /// The limit of connections besides those that hold locks.
+    /// The limit of connections for statements, besides the one that listens and those that hold
+    /// locks.
     pub(super) connections: usize,
     /// The limit of row locks that are held at once.
     pub(super) rows: usize,

@@ -140,7 +140,8 @@ fn timeouts(row: &Row, mode: LockMode) -> Result<Finding> {
 fn connections(pool: &Pool, row: &Row) -> Result<Finding> {
     let used: i64 = get(row, "connections")?;
     let max: i32 = get(row, "max_connections")?;
-    let limit = pool.config.connections;
+    // One more listens.
+    let limit = pool.config.connections + usize::from(!pool.config.pooled);
     let detail = format!("{used} of {max} in use; at most {limit} are opened by this client");
     let detail = match pool.config.mode {
         LockMode::Lease => detail,

@@ -77,7 +77,7 @@ async fn start(pool: &Arc<Pool>) -> Result<ModeState> {
     };
     match mode {
         LockMode::Lease => {
-            pool.adopt_listener(one).await?;
+            pool.adopt([one, two]).await?;
             Ok(ModeState::Lease)
         }
         LockMode::Session => {

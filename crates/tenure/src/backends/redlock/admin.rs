@@ -1,5 +1,6 @@
 //! What operators request of a lock that lies on several nodes.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
@@ -22,7 +23,7 @@ pub(super) async fn list(quorum: &Quorum, scope: Scope<'_>) -> Result<Vec<Holdin
 }
 
 /// Ends the grant with this token on all nodes, notifying its holder where the node knows its
-/// token.
+/// token. Any token will do that a node shows for this grant.
 pub(super) async fn evict(quorum: &Quorum, key: &Key, token: FencingToken) -> Result<bool> {
     let nodes = read_nodes(quorum, Scope::Key(key)).await?;
     let Some(owner) = owner_of(&nodes, key, token, quorum.majority()) else { return Ok(false) };
@@ -52,22 +53,38 @@ fn owner_of(
     token: FencingToken,
     majority: usize,
 ) -> Option<Owner> {
-    let lock = merge(nodes, key, majority)?;
-    lock.owner.parse().ok().filter(|_| lock.holder.token == Some(token))
+    let locks = locks_of_holder(nodes, key, majority);
+    // Not only the token that is shown: with nodes away, it may be that of one that granted late.
+    let known = locks.iter().find(|lock| lock.holder.token == Some(token))?;
+    known.owner.parse().ok()
 }
 
-/// The holder that a majority of nodes shows, with its highest token, and all claims that wait on
-/// any of them.
+/// The holder that a majority of nodes shows, and all claims that wait on any of them.
+///
+/// Its token was raised on a majority of the nodes. A node that granted after that has a token of
+/// its own, which no other node has, and which is the higher one if clocks agree.
 fn merge(nodes: &[BTreeMap<Key, HeldLock>], key: &Key, majority: usize) -> Option<HeldLock> {
-    let locks: Vec<&HeldLock> = nodes.iter().filter_map(|node| node.get(key)).collect();
-    let agree =
-        |one: &&&HeldLock| locks.iter().filter(|lock| lock.owner == one.owner).count() >= majority;
-    let of_majority = locks.iter().filter(agree).max_by_key(|lock| lock.holder.token)?;
-    let mut merged = (*of_majority).clone();
-    for queued in locks.iter().flat_map(|lock| &lock.queue) {
+    let locks = locks_of_holder(nodes, key, majority);
+    let same =
+        |one: &HeldLock| locks.iter().filter(|lock| lock.holder.token == one.holder.token).count();
+    let shown = locks.iter().max_by_key(|lock| (same(lock), Reverse(lock.holder.token)))?;
+    let mut merged = (*shown).clone();
+    let all = nodes.iter().filter_map(|node| node.get(key));
+    for queued in all.flat_map(|lock| &lock.queue) {
         if merged.queue.iter().all(|known| known.owner != queued.owner) {
             merged.queue.push(queued.clone());
         }
     }
     Some(merged)
+}
+
+/// What the nodes show of the claim that a majority of them names; nothing if they name none.
+fn locks_of_holder<'a>(
+    nodes: &'a [BTreeMap<Key, HeldLock>],
+    key: &Key,
+    majority: usize,
+) -> Vec<&'a HeldLock> {
+    let locks: Vec<&HeldLock> = nodes.iter().filter_map(|node| node.get(key)).collect();
+    let count = |owner: &str| locks.iter().filter(|lock| lock.owner == owner).count();
+    locks.iter().copied().filter(|lock| count(&lock.owner) >= majority).collect()
 }

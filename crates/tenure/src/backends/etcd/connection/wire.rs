@@ -4,23 +4,22 @@
 //! thread that sends it drives: so each request is one write, on the caller's own thread. Responses
 //! are read by the background task.
 //!
-//! h2 wakes the task of the connection with everything that its users do. Where the user drives
-//! the connection itself right after that, waking the background thread too would be in vain, so
-//! that [`QuietWaker`] leaves it out.
+//! h2 wakes the task of the connection with everything that its users do; the background is not
+//! woken by that (see `support::quiet_waker`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::task::AtomicWaker;
 use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
 use h2::{Ping, PingPong, SendStream};
 use hyper::Request;
 
 use super::status::Status;
 use crate::support::driver::{Drive, SharedDriver};
+use crate::support::quiet_waker::QuietWaker;
 use crate::support::tls::Stream;
 
 /// HTTP/2 pings notice a frozen server while no request is under way that would. Servers close
@@ -37,6 +36,8 @@ pub(super) struct H2Wire {
     requests: SendRequest<Bytes>,
     driver: Arc<SharedDriver<H2Driver>>,
     waker: Arc<QuietWaker>,
+    /// How many requests are under way.
+    streams: Arc<AtomicUsize>,
 }
 
 impl H2Wire {
@@ -52,8 +53,9 @@ impl H2Wire {
         let waker = Arc::<QuietWaker>::default();
         let driver = H2Driver { connection, waker: waker.clone(), as_waker: waker.clone().into() };
         let driver = Arc::new(SharedDriver::new(driver));
-        tokio::spawn(run(driver.clone(), pings, waker.clone()));
-        Ok(H2Wire { requests, driver, waker })
+        let streams = Arc::<AtomicUsize>::default();
+        tokio::spawn(run(driver.clone(), pings, streams.clone()));
+        Ok(H2Wire { requests, driver, waker, streams })
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -75,19 +77,18 @@ impl H2Wire {
             Ok((response, stream))
         });
         let sent = sent.map_err(broken)?;
-        self.waker.streams.fetch_add(1, Ordering::Relaxed);
+        self.streams.fetch_add(1, Ordering::Relaxed);
         Ok(sent)
     }
 
-    /// Does something to the connection and drives it. The background is not woken by that.
+    /// Does something to the connection, and drives it. The background is not woken by that.
     pub(super) fn quietly<T>(&self, action: impl FnOnce() -> T) -> T {
-        let _sending = Sending::new(self);
-        action()
+        self.waker.drive_after(&self.driver, action)
     }
 
     /// A stream that was begun by [`H2Wire::send`] is over.
     pub(super) fn end_stream(&self) {
-        self.waker.streams.fetch_sub(1, Ordering::Relaxed);
+        self.streams.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -97,10 +98,14 @@ pub(super) fn broken(error: h2::Error) -> Status {
 }
 
 /// What the background task does with a connection until its end.
-async fn run(driver: Arc<SharedDriver<H2Driver>>, pings: Option<PingPong>, waker: Arc<QuietWaker>) {
+async fn run(
+    driver: Arc<SharedDriver<H2Driver>>,
+    pings: Option<PingPong>,
+    streams: Arc<AtomicUsize>,
+) {
     tokio::select! {
         () = driver.clone().run() => {}
-        () = until_silent(pings, &waker.streams) => driver.end(),
+        () = until_silent(pings, &streams) => driver.end(),
     }
 }
 
@@ -128,50 +133,10 @@ struct H2Driver {
 
 impl Drive for H2Driver {
     fn poll_drive(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.waker.background.register(context.waker());
+        self.waker.register(context.waker());
         let mut context = Context::from_waker(&self.as_waker);
         let connection = std::pin::Pin::new(&mut self.connection);
         // Those who wait for a response learn of an error by that.
         connection.poll(&mut context).map(drop)
-    }
-}
-
-/// Wakes the background, unless a thread is about to drive the connection anyway.
-#[derive(Default)]
-struct QuietWaker {
-    background: AtomicWaker,
-    /// How many threads are about to drive.
-    sending: AtomicUsize,
-    /// How many requests are under way.
-    streams: AtomicUsize,
-}
-
-impl Wake for QuietWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        // A thread that is counted here drives after this moment: it does what is to be done.
-        if self.sending.load(Ordering::SeqCst) == 0 {
-            self.background.wake();
-        }
-    }
-}
-
-/// A thread that is about to drive. Dropped, it does.
-struct Sending<'a>(&'a H2Wire);
-
-impl<'a> Sending<'a> {
-    fn new(wire: &'a H2Wire) -> Sending<'a> {
-        wire.waker.sending.fetch_add(1, Ordering::SeqCst);
-        Sending(wire)
-    }
-}
-
-impl Drop for Sending<'_> {
-    fn drop(&mut self) {
-        self.0.waker.sending.fetch_sub(1, Ordering::SeqCst);
-        self.0.driver.drive();
     }
 }

@@ -1,7 +1,10 @@
 //! The few connections of a client that hold no lock themselves.
 //!
-//! The first one also listens for pushed messages. Others are opened only when statements queue up,
-//! so that a client that does one thing at a time has one connection.
+//! **One only listens** for pushed messages. A session of the server that listens is woken by every
+//! notification in its database, on whichever channel, and reads no statement as long as further
+//! ones come while it is busy with the last: a statement on it would wait until no client anywhere
+//! hands a lock off. So statements have connections of their own. There is one, and others are
+//! opened only when statements queue up.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -25,8 +28,10 @@ pub(crate) struct Pool {
     pub(crate) push: Arc<PushRouter>,
     /// The channel on which the server notifies this client.
     pub(crate) channel: String,
-    /// The first connection, which listens on the channel.
+    /// Listens on the channel, and executes nothing. There is none behind a pooler.
     listener: Reconnect<ListenerConnector>,
+    /// The first connection for statements.
+    first: Reconnect<StatementConnector>,
     others: Mutex<Vec<Arc<Connection>>>,
     /// Held while one of `others` is opened.
     growing: tokio::sync::Mutex<()>,
@@ -58,6 +63,24 @@ impl Connector for ListenerConnector {
     }
 }
 
+/// Opens the first connection for statements.
+struct StatementConnector {
+    config: Arc<Config>,
+    push: Arc<PushRouter>,
+}
+
+impl Connector for StatementConnector {
+    type Connection = Connection;
+
+    async fn connect(&self, _previous: Option<&Arc<Connection>>) -> Result<Connection> {
+        Connection::open(&self.config, &self.push, SESSION_SETUP).await
+    }
+
+    fn is_alive(&self, connection: &Connection) -> bool {
+        !connection.is_closed()
+    }
+}
+
 impl Pool {
     pub(crate) fn new(config: Config) -> Arc<Pool> {
         let config = Arc::new(config);
@@ -70,11 +93,14 @@ impl Pool {
             push: push.clone(),
             setup: format!("{SESSION_SETUP}LISTEN {channel}; "),
         });
+        let first =
+            Reconnect::new(StatementConnector { config: config.clone(), push: push.clone() });
         Arc::new(Pool {
             config,
             push,
             channel,
             listener,
+            first,
             others: Mutex::default(),
             growing: tokio::sync::Mutex::default(),
             bypass: tokio::sync::Mutex::default(),
@@ -118,10 +144,29 @@ impl Pool {
         Ok(connection)
     }
 
-    /// The least busy connection. When this returns, the client listens for pushed messages.
+    /// Returns when the client listens for pushed messages, or at once behind a pooler.
+    pub(crate) async fn listen(&self) -> Result<()> {
+        if self.is_listening() {
+            return Ok(());
+        }
+        // After an outage both are missing: they are opened side by side.
+        let (listening, _) = tokio::join!(self.listener.get(), self.first.get());
+        listening.map(drop)
+    }
+
+    fn is_listening(&self) -> bool {
+        self.config.pooled || self.listener.alive().is_some()
+    }
+
+    /// The least busy connection for statements.
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>> {
-        let Some(listener) = self.listener.alive() else { return self.listener.get().await };
-        let connection = self.least_busy(listener);
+        if !self.is_listening() {
+            // A holder hears of its eviction by a message; this statement does not need one.
+            let pool = self.clone();
+            drop(tokio::spawn(async move { drop(pool.listen().await) }));
+        }
+        let Some(first) = self.first.alive() else { return self.first.get().await };
+        let connection = self.least_busy(first);
         if self.should_grow(&connection) {
             // Later statements may use the new one; this statement does not wait for it.
             drop(tokio::spawn(self.clone().grow()));
@@ -129,11 +174,11 @@ impl Pool {
         Ok(connection)
     }
 
-    fn least_busy(&self, listener: Arc<Connection>) -> Arc<Connection> {
+    fn least_busy(&self, first: Arc<Connection>) -> Arc<Connection> {
         let mut others = self.others.lock();
         others.retain(|connection| !connection.is_closed());
-        let all = others.iter().chain([&listener]);
-        all.min_by_key(|connection| connection.in_flight()).unwrap_or(&listener).clone()
+        let all = others.iter().chain([&first]);
+        all.min_by_key(|connection| connection.in_flight()).unwrap_or(&first).clone()
     }
 
     /// Whether another connection may be opened, because even the least busy one is busy.
@@ -144,18 +189,20 @@ impl Pool {
     async fn grow(self: Arc<Self>) {
         let _growing = self.growing.lock().await;
         // Another task may have opened one while this one waited for its turn.
-        let Some(listener) = self.listener.alive() else { return };
-        if self.should_grow(&self.least_busy(listener))
+        let Some(first) = self.first.alive() else { return };
+        if self.should_grow(&self.least_busy(first))
             && let Ok(connection) = self.open_dedicated().await
         {
             self.others.lock().push(Arc::new(connection));
         }
     }
 
-    /// Makes an open connection the listener: sets it up, and subscribes to the channel.
-    pub(crate) async fn adopt_listener(&self, connection: Arc<Connection>) -> Result<()> {
-        connection.batch(self.listener.connector().setup.clone()).await?;
-        self.listener.set(connection);
+    /// Uses two open connections: sets them up, one to listen, the other for statements.
+    pub(crate) async fn adopt(&self, [one, two]: [Arc<Connection>; 2]) -> Result<()> {
+        one.batch(self.listener.connector().setup.clone()).await?;
+        two.batch(SESSION_SETUP.to_owned()).await?;
+        self.listener.set(one);
+        self.first.set(two);
         Ok(())
     }
 

@@ -41,6 +41,8 @@ const MIN_RETRY: Duration = Duration::from_millis(2);
 pub(crate) async fn try_acquire(pool: &Arc<Pool>, claim: &Claim) -> Result<Attempt<Grant>> {
     if claim.waits {
         pool.push.register(claim.owner);
+        // Before the request: what is pushed while no connection listens is lost.
+        pool.listen().await?;
     }
     loop {
         let values = values![
