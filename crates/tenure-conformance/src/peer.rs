@@ -167,6 +167,20 @@ impl Role {
                 self.client = None;
                 Ok("dropped".into())
             }
+            "release-and-exit" => {
+                self.guard.take().context("nothing is held")?.release()?;
+                std::process::exit(0);
+            }
+            "drop-and-exit" => {
+                self.guard = None;
+                self.client()?.flush()?;
+                std::process::exit(0);
+            }
+            "evict-and-exit" => {
+                let (token, key) = rest.split_once(' ').context("evict-and-exit TOKEN KEY")?;
+                ensure!(self.client()?.lock(key).evict(token.parse()?)?, "there is no such grant");
+                std::process::exit(0);
+            }
             "race" => {
                 let mut words = rest.splitn(3, ' ');
                 let mut word = || words.next().context("race ROUNDS FILE KEY");

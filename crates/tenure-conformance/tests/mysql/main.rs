@@ -10,18 +10,31 @@ mod foreign_clients;
 mod late;
 mod outages;
 mod tables;
+mod traffic;
+mod wake_ups;
 
 use anyhow::{Context, Result};
 use tenure::{Attempt, Client, Guard, Lock};
 use tenure_conformance::context::soon;
+use tenure_conformance::peer;
 use tenure_conformance::trials::{self, Case};
 use tenure_servers::wire::mysql::Mysql;
 use tenure_servers::{Cluster, Proxy, Topology};
 
 fn main() {
-    let mariadb =
-        [faults::CASES, late::CASES, outages::CASES, foreign_clients::CASES, tables::CASES]
-            .concat();
+    if peer::play() {
+        return;
+    }
+    let mariadb = [
+        faults::CASES,
+        late::CASES,
+        outages::CASES,
+        foreign_clients::CASES,
+        tables::CASES,
+        traffic::CASES,
+        wake_ups::CASES,
+    ]
+    .concat();
     let mysql: Vec<Case> = mariadb.iter().map(on_mysql).collect();
     trials::main(4, &[&mariadb, &mysql])
 }

@@ -95,7 +95,7 @@ async fn acquire_turn(context: &Context, claim: &Claim) -> Result<ClaimTurn> {
         return Ok(ClaimTurn::Mine(token));
     }
     let (attempt, wake) = acquire_or_queue(tables, claim).await?;
-    context.waiters.wake(&wake);
+    context.waiters.wake(&wake, claim.ttl).await;
     Ok(match attempt {
         Attempt::Granted(token) => ClaimTurn::Mine(token),
         Attempt::Busy(busy) => ClaimTurn::Others(busy),

@@ -43,7 +43,7 @@ pub(super) async fn evict(context: &Context, key: &Key, token: FencingToken) -> 
         }
     }
     for target in &targets {
-        context.waiters.wake(target);
+        context.waiters.wake(target, QUERY_LIMIT).await;
     }
     Ok(true)
 }

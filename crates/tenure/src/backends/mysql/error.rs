@@ -26,6 +26,12 @@ pub(super) fn is_interrupted(error: &Mysql) -> bool {
     matches!(error, Mysql::Server(ServerError { code: 1317, .. }))
 }
 
+/// Whether a client could not be woken by `KILL QUERY`: it has no wake connection, or connects as
+/// another user.
+pub(super) fn is_failed_wake(error: &Mysql) -> bool {
+    matches!(error, Mysql::Server(ServerError { code: 1094 | 1095, .. }))
+}
+
 /// Whether the connection cannot be used any more: the network connection is broken, the server is
 /// about to close it (shutdown, killed, connection killed by an administrator), or it refuses
 /// writes. After a failover only a new connection, which resolves the host name again, reaches the

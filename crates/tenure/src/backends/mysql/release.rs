@@ -17,6 +17,6 @@ pub(super) async fn release(context: &Context, claim: &Claim) -> Result<bool> {
             tokio::join!(lease::release::release(tables, claim), end).0
         }
     }?;
-    context.waiters.wake(&released.wake);
+    context.waiters.wake(&released.wake, claim.ttl).await;
     Ok(released.was_held)
 }

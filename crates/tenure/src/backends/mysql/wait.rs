@@ -7,8 +7,10 @@
 //!  2. B calls [`until_free`]: a [`LocalWaiter`] is added, and the poll task is started.
 //!  3. The poll task opens the [`WakeConnection`]. It holds the lock `tenure:bell:<wake id>`, and
 //!     waits in `SELECT SLEEP(10)`.
-//!  4. A's release makes B's claim the owner (handoff), and reads B's wake id from the row.
-//!  5. A executes `KILL QUERY IS_USED_LOCK('tenure:bell:<wake id>')` and does not wait for it.
+//!  4. A's release makes B's claim the owner (handoff), with B's wake id from the queue entry.
+//!  5. A executes `KILL QUERY IS_USED_LOCK('tenure:bell:<wake id>')`: in the packet of the release,
+//!     or, in `mode=session` and `mode=row`, after it has released the server's own lock. A's
+//!     release is done after that: its process may end.
 //!  6. The server ends the SLEEP of B's wake connection, which notifies the poll task.
 //!  7. The poll task reads the rows of all keys that its client waits for, in one SELECT.
 //!  8. The row names B's claim as owner, with a token above all that B has seen: B's waiter gets
@@ -21,6 +23,8 @@
 //! **Lost wake-ups.** A `KILL QUERY` between two statements of the wake connection has no effect,
 //! and an expiry wakes no client. So the task also polls from time to time ([`PollInterval`]), and
 //! when the first lease ends that is waited for.
+
+mod poll_interval;
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -35,22 +39,18 @@ use super::connection::ConnectOptions;
 use super::layout::rows::LockSnapshot;
 use super::lease::claim_hints::ClaimHints;
 use super::lease::{LockTables, QUERY_LIMIT};
-use super::wake_connection::{WakeConnection, WakeTarget, wake_sql};
+use super::wake_connection::{WakeConnection, WakeTarget, wake_limit, wake_sql};
 use super::{Context, ServerLocks};
 use crate::backend::{Claim, Grant};
 use crate::error::Result;
 use crate::key::Key;
-use crate::support::backoff::jitter;
 use crate::support::sync::Mutex;
+use poll_interval::PollInterval;
 
 /// How long the poll task and the wake connection stay when no claim waits.
 const IDLE: Duration = Duration::from_secs(15);
-/// The first and the longest pause between polls with a wake connection.
-const WOKEN_FIRST: Duration = Duration::from_millis(20);
-const WOKEN_MAX: Duration = Duration::from_secs(1);
-/// The first and the longest pause between polls without a wake connection.
-const POLL_FIRST: Duration = Duration::from_millis(10);
-const POLL_MAX: Duration = Duration::from_millis(250);
+/// The limit of a request that wakes another client.
+const WAKE_REQUEST_LIMIT: Duration = Duration::from_secs(2);
 /// The longest pause before the server's own lock is tried again.
 const SERVER_LOCK_MAX_RETRY: Duration = Duration::from_secs(1);
 
@@ -157,13 +157,18 @@ impl Waiters {
         }
     }
 
-    /// Wakes the client whose claim was handed the lock, or was evicted.
-    pub(super) fn wake(&self, target: &WakeTarget) {
+    /// Wakes the client whose claim was handed the lock, or was evicted, and waits for that; see
+    /// [`wake_limit`].
+    pub(super) async fn wake(&self, target: &WakeTarget, ttl: Duration) {
         match target {
             WakeTarget::None => {}
             WakeTarget::ThisClient => self.woken.notify_one(),
             WakeTarget::Client { wake_id } => {
-                self.tables.main().execute_detached(wake_sql(wake_id));
+                let (main, sql) = (self.tables.main().clone(), wake_sql(wake_id));
+                // A task of its own, which goes on when it is not waited for any more.
+                let waking = async move { main.execute_once(sql, WAKE_REQUEST_LIMIT).await };
+                let waking = self.runtime.spawn(waking);
+                drop(tokio::time::timeout(wake_limit(ttl), waking).await);
             }
         }
     }
@@ -364,34 +369,6 @@ impl LocalWaiter {
             (WaitFor::Free, Some(_), None) | (WaitFor::Lost, _, Some(_)) => PollResult::KeepWaiting,
             (WaitFor::Free, None, _) | (WaitFor::Lost, _, None) => PollResult::Wake,
         }
-    }
-}
-
-/// The pauses between polls without a wake-up: short at first, each one and a half times the one
-/// before, with jitter so that clients do not poll in step.
-struct PollInterval {
-    first: Duration,
-    longest: Duration,
-    current: Duration,
-}
-
-impl PollInterval {
-    fn new(with_wake_connection: bool) -> PollInterval {
-        let (first, longest) =
-            if with_wake_connection { (WOKEN_FIRST, WOKEN_MAX) } else { (POLL_FIRST, POLL_MAX) };
-        PollInterval { first, longest, current: first }
-    }
-
-    fn reset(&mut self) {
-        self.current = self.first;
-    }
-
-    /// Between three and five quarters of the pause, which is longer behind other waiters: only the
-    /// first one in the queue polls often.
-    fn next(&mut self, ahead: u32) -> Duration {
-        let pause = self.current.saturating_mul(ahead.saturating_add(1)).min(self.longest);
-        self.current = (self.current * 3 / 2).min(self.longest);
-        jitter(pause * 3 / 4, pause * 5 / 4)
     }
 }
 

@@ -41,6 +41,16 @@ const OPEN_LIMIT: Duration = Duration::from_secs(5);
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const MAX_RETRY: Duration = Duration::from_secs(5);
 
+/// For how long a request waits until it has woken another client, at most.
+const MAX_WAKE_WAIT: Duration = Duration::from_millis(250);
+
+/// For how long a request with this ttl waits until it has woken another client. It does wait,
+/// because this process may end right after; but a request that has succeeded must not fail because
+/// of a wake-up, and on a server without CPU time to spare a `KILL QUERY` takes long.
+pub(super) fn wake_limit(ttl: Duration) -> Duration {
+    (ttl / 16).min(MAX_WAKE_WAIT)
+}
+
 /// Which client has to be woken, because a request made one of its claims the holder, or evicted
 /// one.
 #[derive(Debug, PartialEq, Eq)]

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use mysql_async::prelude::{FromValue, Queryable};
 use mysql_async::{Opts, Row};
-use open::{OpenConn, execute};
+use open::OpenConn;
 pub(super) use open::{kill_lock_holder, open};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -95,6 +95,9 @@ pub(super) struct Response {
     pub(super) last_insert_id: Option<u64>,
     /// The rows of each statement that returns rows.
     pub(super) result_sets: Vec<Vec<Row>>,
+    /// Ends when the other statements of the packet are done; see
+    /// [`execute_first`](Connection::execute_first).
+    pub(super) rest: Option<oneshot::Receiver<()>>,
 }
 
 impl Response {
@@ -114,9 +117,22 @@ impl Response {
 struct Job {
     sql: String,
     limit: Duration,
-    /// Whether to repeat it over a new connection if this one is broken.
-    repeatable: bool,
-    reply: Option<oneshot::Sender<Result<Response>>>,
+    kind: PacketKind,
+    /// `None` if no caller waits for the response, or it was sent.
+    reply: Option<Reply>,
+}
+
+type Reply = oneshot::Sender<Result<Response>>;
+
+/// How a packet is executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PacketKind {
+    /// Executed twice, it has the same response: it may be repeated over a new connection.
+    Repeatable,
+    /// Its second response would differ.
+    Once,
+    /// Like `Once`. The first statement, a transaction of its own, is the response.
+    FirstResponds,
 }
 
 /// How connections are opened.
@@ -150,25 +166,32 @@ impl Connection {
     /// response. It is repeated when the server rolled it back because of other transactions, and
     /// once over a new connection when the old one turns out to be broken.
     pub(super) async fn execute(&self, sql: String, limit: Duration) -> Result<Response> {
-        self.send(sql, limit, true).await
+        self.send(sql, limit, PacketKind::Repeatable).await
     }
 
     /// Executes a packet of statements whose second response would differ. If the connection
     /// breaks, the outcome is unknown, and the error says so.
     pub(super) async fn execute_once(&self, sql: String, limit: Duration) -> Result<Response> {
-        self.send(sql, limit, false).await
+        self.send(sql, limit, PacketKind::Once).await
     }
 
-    async fn send(&self, sql: String, limit: Duration, repeatable: bool) -> Result<Response> {
+    /// Like [`execute_once`](Connection::execute_once), and returns when the first statement is
+    /// done. The others may fail; [`Response::rest`] tells when they are done. If this process ends
+    /// before that, MySQL does not execute them.
+    pub(super) async fn execute_first(&self, sql: String, limit: Duration) -> Result<Response> {
+        self.send(sql, limit, PacketKind::FirstResponds).await
+    }
+
+    async fn send(&self, sql: String, limit: Duration, kind: PacketKind) -> Result<Response> {
         let (reply, response) = oneshot::channel();
-        let job = Job { sql, limit, repeatable, reply: Some(reply) };
+        let job = Job { sql, limit, kind, reply: Some(reply) };
         self.jobs.send(job).map_err(|_| error::closed())?;
         response.await.map_err(|_| error::closed())?
     }
 
     /// Queues a statement and does not wait for its response.
     pub(super) fn execute_detached(&self, sql: String) {
-        let job = Job { sql, limit: DETACHED_LIMIT, repeatable: false, reply: None };
+        let job = Job { sql, limit: DETACHED_LIMIT, kind: PacketKind::Once, reply: None };
         // Fails only if the task has ended with its runtime: then the connection is closed too.
         drop(self.jobs.send(job));
     }
@@ -199,7 +222,7 @@ struct ConnectionTask {
 impl ConnectionTask {
     async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Job>) {
         loop {
-            let job = tokio::select! {
+            let mut job = tokio::select! {
                 biased;
                 Ok(()) = self.demotions.changed() => {
                     self.drop_if_demoted();
@@ -215,7 +238,7 @@ impl ConnectionTask {
             if job.reply.as_ref().is_some_and(oneshot::Sender::is_closed) {
                 continue;
             }
-            let response = match tokio::time::timeout(job.limit, self.process(&job)).await {
+            let response = match tokio::time::timeout(job.limit, self.process(&mut job)).await {
                 Ok(response) => response,
                 Err(_elapsed) => {
                     self.abandon();
@@ -231,18 +254,15 @@ impl ConnectionTask {
         }
     }
 
-    async fn process(&mut self, job: &Job) -> Result<Response> {
-        let mut repeatable = job.repeatable;
+    async fn process(&mut self, job: &mut Job) -> Result<Response> {
+        let mut repeatable = job.kind == PacketKind::Repeatable;
+        let fresh = if repeatable { FRESH } else { FRESH_ONCE };
         let started = Instant::now();
         for attempt in 1.. {
-            self.connect(if job.repeatable { FRESH } else { FRESH_ONCE }).await?;
+            self.connect(fresh).await?;
             let Some(open) = &mut self.conn else { break };
-            let error = match execute(&mut open.conn, &job.sql).await {
-                Ok(mut response) => {
-                    response.connection_id = open.id.clone();
-                    open.last_used = Instant::now();
-                    return Ok(response);
-                }
+            let error = match open.execute(job).await {
+                Ok(response) => return Ok(response),
                 Err(error) => error,
             };
             // A packet that failed in the middle leaves its transaction open.

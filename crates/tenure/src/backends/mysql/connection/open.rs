@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Opts, OptsBuilder, Row};
+use mysql_async::{Conn, Opts, OptsBuilder, QueryResult, Row, TextProtocol};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::super::error;
-use super::{ConnectOptions, ConnectionId, DISCONNECT_LIMIT, Response};
+use super::{ConnectOptions, ConnectionId, DISCONNECT_LIMIT, Job, PacketKind, Response};
 use crate::error::Result;
 use crate::support::backoff::Backoff;
 
@@ -94,13 +95,54 @@ pub(in super::super) async fn kill_lock_holder(conn: &mut Conn, name: &str) -> R
     }
 }
 
-pub(super) async fn execute(conn: &mut Conn, sql: &str) -> mysql_async::Result<Response> {
-    let mut result = conn.query_iter(sql).await?;
-    let mut response = Response {
+impl OpenConn {
+    /// Executes a request, and responds to its caller if the first statement is the response.
+    pub(super) async fn execute(&mut self, job: &mut Job) -> mysql_async::Result<Response> {
+        let (result, mut response) = begin(&mut self.conn, &job.sql).await?;
+        response.connection_id = self.id.clone();
+        let mut rest_is_done = None;
+        if let Some(reply) = job.reply.take_if(|_| job.kind == PacketKind::FirstResponds) {
+            let (done, rest) = oneshot::channel();
+            rest_is_done = Some(done);
+            response.rest = Some(rest);
+            drop(reply.send(Ok(std::mem::take(&mut response))));
+        }
+        match read_result_sets(result, &mut response).await {
+            // A wake-up is the last statement of its packet: the others are done.
+            Err(error) if error::is_failed_wake(&error) => {}
+            Err(error) if rest_is_done.is_some() && !error::breaks_connection(&error) => {}
+            read => read?,
+        }
+        self.last_used = Instant::now();
+        Ok(response)
+    }
+}
+
+/// Executes one packet of statements.
+async fn execute(conn: &mut Conn, sql: &str) -> mysql_async::Result<Response> {
+    let (result, mut response) = begin(conn, sql).await?;
+    read_result_sets(result, &mut response).await?;
+    Ok(response)
+}
+
+/// Sends a packet, and waits for the first statement.
+async fn begin<'a>(
+    conn: &'a mut Conn,
+    sql: &'a str,
+) -> mysql_async::Result<(QueryResult<'a, 'static, TextProtocol>, Response)> {
+    let result = conn.query_iter(sql).await?;
+    let response = Response {
         affected_rows: result.affected_rows(),
         last_insert_id: result.last_insert_id(),
         ..Response::default()
     };
+    Ok((result, response))
+}
+
+async fn read_result_sets(
+    mut result: QueryResult<'_, '_, TextProtocol>,
+    response: &mut Response,
+) -> mysql_async::Result<()> {
     loop {
         let returns_rows = !result.columns_ref().is_empty();
         let rows: Vec<Row> = result.collect().await?;
@@ -109,8 +151,7 @@ pub(super) async fn execute(conn: &mut Conn, sql: &str) -> mysql_async::Result<R
         }
         if result.is_empty() {
             // The library reports the error of a later statement only here.
-            result.drop_result().await?;
-            return Ok(response);
+            return result.drop_result().await;
         }
     }
 }

@@ -8,7 +8,7 @@ use mysql_async::prelude::FromValue;
 
 use super::super::connection::Response;
 use super::literals::{WAKE_LOCK_PREFIX, hex, range};
-use super::statements::{NOW, Statements};
+use super::statements::{NOW, Statements, expired};
 use crate::backend::{Busy, Claim, Holder, HolderInfo, Holding, Scope, Waiter};
 use crate::error::{Error, Result};
 use crate::key::Key;
@@ -48,6 +48,7 @@ impl KeyState {
     pub(crate) fn select(statements: &Statements, key: &str, owner: &str, handed: &str) -> String {
         let Statements { lease, waiter, .. } = statements;
         let is_free = statements.is_free("l");
+        let ended = expired("a");
         format!(
             "SELECT l.owner AS owner,l.token AS token,\
              TIMESTAMPDIFF(MICROSECOND,{NOW},l.until) AS ttl_left,\
@@ -56,7 +57,7 @@ impl KeyState {
              IF({handed}>0,IS_USED_LOCK(CONCAT('{WAKE_LOCK_PREFIX}',l.bell)),NULL) \
              AS wake_connection,\
              (SELECT COUNT(*) FROM {waiter} a JOIN {waiter} me ON me.k=a.k AND a.seat<me.seat \
-             WHERE a.k={key} AND me.owner={owner}) AS ahead \
+             WHERE a.k={key} AND NOT {ended} AND me.owner={owner}) AS ahead \
              FROM {lease} l WHERE l.k={key}"
         )
     }

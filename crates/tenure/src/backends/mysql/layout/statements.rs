@@ -10,8 +10,8 @@
 //! **Invariants.** Row locks are always acquired in the order floor, row of the key, queue entries;
 //! the connection repeats a packet that is rolled back by a deadlock nevertheless. Tokens count up
 //! in the row of their key, under its lock. A new row begins above the floor, which it reads under
-//! a shared lock, while a sweep holds the exclusive one. Only [`handoff`](Statements::handoff)
-//! makes a waiter the owner, and it picks the first entry. Except for a release or an eviction, no
+//! a shared lock, while a sweep holds the exclusive one. Only the statements of `handoff` make a
+//! waiter the owner, and they pick the first entry. Except for a release or an eviction, no
 //! statement moves the end of a lease or of an entry back. Time is the database's, in UTC.
 
 use std::fmt::Write as _;
@@ -35,6 +35,9 @@ const PACKET_TIME: &str = "CAST(@tenure_at AS DATETIME(6))";
 
 /// The prefix of the ids of connections that hold a row lock and do nothing else.
 pub(crate) const ROW_CONNECTION_PREFIX: &str = "row-";
+
+/// One claim in so many deletes the ended queue entries of a contended key.
+const CLEANUP_EVERY: u64 = 16;
 
 /// The statements of one mode.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +85,7 @@ impl Statements {
 
     /// Whether the row in this table has no holder, for a claim that may have released the server's
     /// own lock a moment ago: its record counts until it is released or its connection ends.
-    fn has_ended(&self, table: &str) -> String {
+    pub(super) fn has_ended(&self, table: &str) -> String {
         match self.mode {
             LockMode::Lease => self.is_free(table),
             LockMode::Session | LockMode::Row => {
@@ -171,7 +174,15 @@ impl Statements {
     pub(crate) fn queue_behind(&self, claim: &Claim, by: &Requester<'_>) -> String {
         let Literals { key, owner, .. } = Literals::of(claim);
         let state = KeyState::select(self, &key, &owner, "0");
-        format!("{}{state};COMMIT", self.enter_queue(claim, by))
+        let enter_queue = self.enter_queue(claim, by);
+        // The entries of claims that were handed the lock stay in the table, ended. Where no other
+        // packet deletes them, one claim of a client in so many does.
+        let waiter = self.waiter;
+        let cleanup = match claim.owner.number() % CLEANUP_EVERY {
+            0 => format!("DELETE FROM {waiter} WHERE k={key} AND {};", self.entry_ended(waiter)),
+            _ => String::new(),
+        };
+        format!("{enter_queue}{cleanup}{state};COMMIT")
     }
 
     /// Begins a transaction, locks the row of the key, which is created if it is not there,
@@ -201,40 +212,6 @@ impl Statements {
         )
     }
 
-    /// Releases a lock without waiters. One changed row means that the claim held it until now.
-    pub(crate) fn release_uncontended(&self, claim: &Claim) -> String {
-        let lease = self.lease;
-        let ended = self.has_ended(lease);
-        let Literals { key, owner, .. } = Literals::of(claim);
-        format!(
-            "UPDATE {lease} SET owner='',until={NOW} \
-             WHERE k={key} AND owner={owner} AND NOT {ended} AND queued=0;\
-             SELECT ROW_COUNT() AS released"
-        )
-    }
-
-    /// Releases or cancels a claim, and passes the lock to the next waiter. The first result set
-    /// has `was_held`: whether the claim held the lock until now. The last one is the [`KeyState`].
-    pub(crate) fn release(&self, claim: &Claim) -> String {
-        let Statements { lease, waiter, .. } = self;
-        let ended = self.has_ended(lease);
-        let entry_ended = self.entry_ended(waiter);
-        let Literals { key, owner, .. } = Literals::of(claim);
-        // FOR UPDATE: the row stays locked until the commit, so that `was_held` is still true when
-        // the UPDATE releases the lock. An expired entry of another claim must not be handed the
-        // lock, so it is deleted first.
-        format!(
-            "START TRANSACTION;\
-             SELECT owner={owner} AND NOT {ended} AS was_held FROM {lease} WHERE k={key} \
-             FOR UPDATE;\
-             UPDATE {lease} SET owner='',until={NOW} WHERE k={key} AND owner={owner};\
-             DELETE FROM {waiter} WHERE k={key} AND (owner={owner} OR {entry_ended});\
-             {handoff}{state};COMMIT",
-            handoff = self.handoff(&key),
-            state = KeyState::select(self, &key, &owner, "@tenure_handed"),
-        )
-    }
-
     /// Ends exactly this grant. The first result set has the row of the grant, if it was there:
     /// `owner`, `bell`, and the connection that can be woken by that name. The last one is the
     /// [`KeyState`].
@@ -254,27 +231,6 @@ impl Statements {
              {handoff}{state};COMMIT",
             handoff = self.handoff(&key),
             state = KeyState::select(self, &key, "''", "@tenure_handed"),
-        )
-    }
-
-    /// If the lock is free, makes the first waiter its owner and removes it from the queue. Entries
-    /// that have ended were deleted before. The end of the entry becomes the end of the lease: the
-    /// waiter knows it without another request. Sets `@tenure_handed` to the number of new owners.
-    fn handoff(&self, key: &str) -> String {
-        let Statements { lease, waiter, .. } = self;
-        let is_free = self.is_free("l");
-        // The new owner is removed from the queue by its name, also if it became the owner in
-        // another way. Then `queued` is counted, under the lock of the row: it is exact here.
-        format!(
-            "UPDATE {lease} l JOIN {waiter} w ON w.k=l.k SET l.owner=w.owner,l.token=l.token+1,\
-             l.since={NOW},l.note=w.note,l.bell=w.bell,l.until=w.until,l.home=w.home \
-             WHERE l.k={key} AND {is_free} AND \
-             w.seat=(SELECT s FROM (SELECT MIN(seat) s FROM {waiter} WHERE k={key}) m);\
-             SET @tenure_handed=ROW_COUNT();\
-             DELETE w FROM {waiter} w JOIN {lease} l ON l.k=w.k AND l.owner=w.owner \
-             WHERE w.k={key};\
-             UPDATE {lease} SET queued=(SELECT COUNT(*) FROM {waiter} w WHERE w.k={key}) \
-             WHERE k={key};"
         )
     }
 
@@ -339,7 +295,7 @@ impl Statements {
 }
 
 /// Whether the end of a lease or queue entry has passed.
-fn expired(table: &str) -> String {
+pub(super) fn expired(table: &str) -> String {
     format!("{table}.until<={NOW}")
 }
 
@@ -369,6 +325,7 @@ mod tests {
                 statements.acquire(&claim, &by),
                 statements.acquire_or_queue(&claim, &by),
                 statements.release(&claim),
+                statements.hand_off_held(&claim, "b"),
                 Listing::select(&statements, Scope::Prefix("DROP")),
             ] {
                 assert!(!sql.contains("DROP"), "{sql}");

@@ -39,6 +39,17 @@ enum ClaimHint {
     },
 }
 
+/// What a claim probably is when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndingClaim {
+    /// It holds, and no other claim waits.
+    Uncontended,
+    /// It holds, and others wait.
+    Contended,
+    /// It may be in the queue.
+    Queued,
+}
+
 impl ClaimHints {
     /// Whether it is worth trying the short statement for a free key without waiters.
     pub(crate) fn may_be_free(&self, claim: &Claim) -> bool {
@@ -95,9 +106,12 @@ impl ClaimHints {
         }
     }
 
-    /// Forgets a claim that has ended. `true` if there was a hint: then others may wait, or it may
-    /// be in the queue.
-    pub(crate) fn forget(&self, owner: Owner) -> bool {
-        self.claims.lock().remove(&owner).is_some()
+    /// Forgets a claim that has ended, and returns what was known of it.
+    pub(crate) fn forget(&self, owner: Owner) -> EndingClaim {
+        match self.claims.lock().remove(&owner) {
+            None => EndingClaim::Uncontended,
+            Some(ClaimHint::Contended) => EndingClaim::Contended,
+            Some(ClaimHint::Queued { .. }) => EndingClaim::Queued,
+        }
     }
 }

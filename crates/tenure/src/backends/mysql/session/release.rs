@@ -2,6 +2,7 @@
 
 use super::super::lease::release::{self, Released};
 use super::super::lease::{LockTables, response_limit};
+use super::super::wake_connection::{WakeTarget, wake_sql};
 use super::{NamedLocks, unlock_sql};
 use crate::backend::{Claim, Owner};
 use crate::error::Result;
@@ -9,16 +10,21 @@ use crate::key::Key;
 
 /// Releases the turn, then the named lock. In the other order, a record that has expired by the
 /// clock could go to another claim before this one is known to be released. The next waiter is
-/// woken after both. Idempotent: it does not depend on what the client remembers.
+/// woken after both, by the packet of the second. Idempotent: it does not depend on what the client
+/// remembers.
 pub(crate) async fn release(
     locks: &NamedLocks,
     tables: &LockTables,
     claim: &Claim,
 ) -> Result<Released> {
     locks.forget(&claim.key, claim.owner);
-    let released = release::release(tables, claim).await?;
+    let mut released = release::release(tables, claim).await?;
     let unlock = unlock_sql(tables, &claim.key, claim.owner);
-    let sql = format!("{unlock};SET SESSION wait_timeout={}", locks.wait_timeout());
+    let mut sql = format!("{unlock};SET SESSION wait_timeout={}", locks.wait_timeout());
+    if let WakeTarget::Client { wake_id } = &released.wake {
+        sql = format!("{sql};{}", wake_sql(wake_id));
+        released.wake = WakeTarget::None;
+    }
     tables.main().execute(sql, response_limit(claim.ttl)).await?;
     Ok(released)
 }
