@@ -43,6 +43,10 @@ use crate::support::sync::Mutex;
 
 /// How many first tries, and how many repetitions, are under way at the same time.
 pub(crate) const AT_ONCE: usize = 64;
+/// Up to how many open releases a dropped guard sends its own at once. More than the tasks that
+/// usually share a client, each of which may have one under way: else the next request of a task
+/// would overtake its release, and find the lock busy.
+const SENT_ON_DROP: usize = 256;
 /// The pauses between two tries of one release.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -111,7 +115,7 @@ impl Releaser {
         // On the caller's own runtime, a release that need not wait is even finished here. Not in a
         // forked child, which shares the connection with its parent; and not when very many guards
         // are dropped at once, whose requests would only wait at the server.
-        let few = inner.releaser.open.len() <= AT_ONCE;
+        let few = inner.releaser.open.len() <= SENT_ON_DROP;
         if few && inner.executor.check().is_ok() {
             let mut context = Context::from_waker(Waker::noop());
             let poll = || short_wait::without(|| trying.as_mut().poll(&mut context));

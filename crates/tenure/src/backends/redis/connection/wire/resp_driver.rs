@@ -42,6 +42,8 @@ pub(super) struct RespDriver {
     waiting: VecDeque<Waiting>,
     /// How many requests that is.
     unanswered: usize,
+    /// What was read and is not handed out yet. Empty, but for a moment.
+    responses: Vec<(Waiting, Value)>,
     batch: Option<Batching>,
 }
 
@@ -96,6 +98,7 @@ impl RespDriver {
             codec: ValueCodec::default(),
             waiting: VecDeque::new(),
             unanswered: 0,
+            responses: Vec::new(),
             batch: batch.map(batching),
         }
     }
@@ -104,11 +107,17 @@ impl RespDriver {
     fn poll_until_idle(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             self.collect_requests();
-            if let Err(error) = self.write(context) {
+            let written = self.write(context);
+            // After the write: the server works on what was queued while callers are woken.
+            self.deliver_responses();
+            if let Err(error) = written {
                 return Poll::Ready(error);
             }
             match self.read(context) {
-                Poll::Ready(Err(error)) => return Poll::Ready(error),
+                Poll::Ready(Err(error)) => {
+                    self.deliver_responses();
+                    return Poll::Ready(error);
+                }
                 Poll::Ready(Ok(())) => {}
                 Poll::Pending if self.has_requests() => {}
                 Poll::Pending => return Poll::Pending,
@@ -207,7 +216,7 @@ impl RespDriver {
         Ok(())
     }
 
-    /// Reads once, and hands out what is whole. Ready if there was something.
+    /// Reads once, and matches what is whole with its requests. Ready if there was something.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut buffer = ReadBuf::new(&mut self.scratch);
         match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
@@ -220,7 +229,7 @@ impl RespDriver {
         }
         while !self.input.is_empty() {
             match self.codec.decode(&mut self.input) {
-                Ok(Some(value)) => self.deliver(value)?,
+                Ok(Some(value)) => self.match_request(value)?,
                 Ok(None) => break,
                 Err(error) => return Poll::Ready(Err(io::Error::other(error))),
             }
@@ -228,9 +237,8 @@ impl RespDriver {
         Poll::Ready(Ok(()))
     }
 
-    /// Hands a value to the request that it is the response to, or to the observer of
-    /// pushed messages.
-    fn deliver(&mut self, value: Value) -> io::Result<()> {
+    /// Finds the request that a value is the response to. A pushed message goes to its observer.
+    fn match_request(&mut self, value: Value) -> io::Result<()> {
         let value = match value {
             Value::Push { kind, data } => {
                 let confirms = self.is_confirmation(&kind, &data);
@@ -245,42 +253,48 @@ impl RespDriver {
         let Some(waiting) = self.waiting.pop_front() else {
             return Err(io::Error::other("a response to no request"));
         };
+        if let Waiting::Batch(callers) = &waiting {
+            self.check_batch(callers.len(), &value)?;
+        }
         self.unanswered -= waiting.requests();
         // Before a caller can send its next request, which may be the only one then.
         self.outbox.unanswered.store(self.unanswered, Ordering::SeqCst);
-        match waiting {
-            // The caller may be gone.
-            Waiting::One(slot) => drop(slot.reply.send(Ok(value))),
-            Waiting::Batch(callers) => self.deliver_batch(callers, value)?,
-        }
+        self.responses.push((waiting, value));
         Ok(())
     }
 
-    /// Hands each of the callers of a batch its own response. If the server refused the script,
-    /// that is the response to all of them.
-    fn deliver_batch(
-        &mut self,
-        callers: Vec<oneshot::Sender<Response>>,
-        value: Value,
-    ) -> io::Result<()> {
+    /// Looks at the response to a batch.
+    fn check_batch(&mut self, requests: usize, value: &Value) -> io::Result<()> {
         match value {
-            Value::Array(responses) if responses.len() == callers.len() => {
-                for (caller, response) in callers.into_iter().zip(responses) {
-                    drop(caller.send(Ok(response)));
-                }
-                Ok(())
-            }
+            Value::Array(responses) if responses.len() == requests => Ok(()),
             Value::ServerError(_) => {
                 // The server may have forgotten the script. Then each caller sends its own, and the
                 // next batch is sent with its text.
                 self.batch.iter_mut().for_each(|batch| batch.is_known = false);
-                for caller in callers {
-                    drop(caller.send(Ok(value.clone())));
-                }
                 Ok(())
             }
             // Which claim has which outcome is not known: the connection ends, which says so.
             _ => Err(io::Error::other("not as many responses as requests in a batch")),
+        }
+    }
+
+    /// Hands out the responses that were read. Callers may be gone.
+    fn deliver_responses(&mut self) {
+        for (waiting, value) in self.responses.drain(..) {
+            match (waiting, value) {
+                (Waiting::One(slot), value) => drop(slot.reply.send(Ok(value))),
+                (Waiting::Batch(callers), Value::Array(responses)) => {
+                    for (caller, response) in callers.into_iter().zip(responses) {
+                        drop(caller.send(Ok(response)));
+                    }
+                }
+                // The server refused the script, which is the response to all of them.
+                (Waiting::Batch(callers), refusal) => {
+                    for caller in callers {
+                        drop(caller.send(Ok(refusal.clone())));
+                    }
+                }
+            }
         }
     }
 
