@@ -33,8 +33,8 @@ impl Content {
         let bytes = fs::read(program).map_err(|error| format!("{name}: {error}"))?;
         let needs = Needs::of(&bytes).map_err(|reason| format!("{name} {reason}"))?;
         let said = said(program, &["--version"])?;
-        if said.trim() != format!("tenure {version}") {
-            let said = said.trim();
+        let said = said.lines().next().unwrap_or_default();
+        if said != format!("tenure {version}") {
             return Err(format!("{name} is `{said}`, and the manifest says `tenure {version}`"));
         }
         let mut completions = Vec::new();
