@@ -1,5 +1,6 @@
 //! What contributors and CI run. `cargo xtask test` runs everything.
 
+mod dist;
 mod servers;
 mod site;
 mod test;
@@ -14,6 +15,7 @@ Usage: cargo xtask COMMAND
                       feature alone; --quick leaves out the builds of single features
   tidy                what no lint sees: file headers, forbidden words, documents that name code
   book                a site of all pages, with search, in target/book/site; installs mdBook there
+  dist …              the program as packages, for tar, pip, npm and Debian, in target/packages
   servers …           get, start, stop and list the real servers that tests use
 ";
 
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
         ["test", "--quick"] => test::run(test::Extent::Quick),
         ["tidy"] => tidy::run(),
         ["book"] => site::run(),
+        ["dist", ref rest @ ..] => dist::run(rest),
         ["servers", ..] => servers::main(arguments.split_off(1)),
 
         ["help" | "--help" | "-h"] => {

@@ -53,6 +53,10 @@ fn explain(error: &Error, words: &[OsString]) -> (String, String) {
         ErrorKind::UnknownArgument => (format!("`{argument}` is one argument too many"), help()),
         ErrorKind::InvalidSubcommand => {
             let verb = list(error, ContextKind::InvalidSubcommand).join(" ");
+            if verb == "lab" && !cfg!(feature = "lab") {
+                let advice = "build it from a clone: cargo install --path crates/tenure-cli";
+                return ("this program was built without the lab".to_owned(), advice.to_owned());
+            }
             let near = one_of(ContextKind::SuggestedSubcommand);
             (format!("there is no verb `{verb}`"), near.unwrap_or_else(help))
         }
