@@ -5,7 +5,8 @@
 //! who wait is all there is to match them.
 //!
 //! **Few writes, many requests.** While [`WRITES_MAX`] requests or more have no response yet, a new
-//! one is only queued. Whichever thread reads the next response writes all of them at once.
+//! one is only queued. Whichever thread reads the next response writes all of them at once; or the
+//! sender does, when there are enough for a batch and the server has only one command to work on.
 //!
 //! **Why none is forgotten.** The sender puts its request into the queue, and *then* reads how many
 //! have no response. The driver lowers that number, and *then* looks into the queue. So either the
@@ -42,6 +43,9 @@ use crate::support::tls::Stream;
 
 /// With so many requests under way, further ones are written together.
 const WRITES_MAX: usize = 4;
+/// With so many commands under way, also a batch waits for a response: the server has one to work
+/// on, and one to go on with.
+const COMMANDS_MAX: usize = 2;
 
 /// The response to a request, or why there is none. A server's error is a value.
 pub(crate) type Response = Result<Value, RedisError>;
@@ -102,6 +106,8 @@ struct Outbox {
     requests: Mutex<Option<Vec<Request>>>,
     /// How many requests were written and have no response.
     unanswered: AtomicUsize,
+    /// In how many commands. A batch is one.
+    commands: AtomicUsize,
 }
 
 impl Wire {
@@ -115,6 +121,7 @@ impl Wire {
         let outbox = Arc::new(Outbox {
             requests: Mutex::new(Some(Vec::new())),
             unanswered: AtomicUsize::new(0),
+            commands: AtomicUsize::new(0),
         });
         let driver = RespDriver::new(stream, outbox.clone(), on_event, batch);
         let driver = Arc::new(SharedDriver::new(driver));
@@ -178,8 +185,8 @@ impl Wire {
         let (reply, receiver) = oneshot::channel();
         let mut request = Request::new(bytes, None, reply);
         request.slot.confirmation = Some(confirmation);
-        self.queue(request);
-        self.drive_if_few();
+        let queued = self.queue(request);
+        self.drive_if_idle(queued);
         receiver.await.unwrap_or_else(|_| Err(broken().into()))
     }
 
@@ -208,22 +215,34 @@ impl Wire {
 
     fn send(&self, bytes: Vec<u8>, part: Option<BatchPart>) -> oneshot::Receiver<Response> {
         let (reply, receiver) = oneshot::channel();
-        self.queue(Request::new(bytes, part, reply));
-        self.drive_if_few();
+        let queued = self.queue(Request::new(bytes, part, reply));
+        self.drive_if_idle(queued);
         receiver
     }
 
-    fn drive_if_few(&self) {
+    /// Drives the connection if the server has little to do, or would have nothing to do after the
+    /// batch that it works on.
+    fn drive_if_idle(&self, queued: usize) {
         fence(Ordering::SeqCst);
-        if self.outbox.unanswered.load(Ordering::SeqCst) < WRITES_MAX {
+        let few = self.outbox.unanswered.load(Ordering::SeqCst) < WRITES_MAX;
+        let is_batch = || {
+            queued >= batch::CLAIMS_MIN
+                && self.outbox.commands.load(Ordering::SeqCst) < COMMANDS_MAX
+        };
+        if few || is_batch() {
             self.driver.drive();
         }
     }
 
-    fn queue(&self, request: Request) {
-        // After the end, the request is dropped, which the receiver of its response sees.
-        if let Some(requests) = &mut *self.outbox.requests.lock() {
-            requests.push(request);
+    /// Adds a request to those that are to be written. Returns how many there are.
+    fn queue(&self, request: Request) -> usize {
+        match &mut *self.outbox.requests.lock() {
+            Some(requests) => {
+                requests.push(request);
+                requests.len()
+            }
+            // After the end, the request is dropped, which the receiver of its response sees.
+            None => 0,
         }
     }
 }

@@ -141,6 +141,7 @@ impl RespDriver {
             collected.drain(..).for_each(|request| self.put(request));
         }
         self.collected = collected;
+        self.outbox.commands.store(self.waiting.len(), Ordering::SeqCst);
         self.outbox.unanswered.store(self.unanswered, Ordering::SeqCst);
     }
 
@@ -257,6 +258,7 @@ impl RespDriver {
             self.check_batch(callers.len(), &value)?;
         }
         self.unanswered -= waiting.requests();
+        self.outbox.commands.store(self.waiting.len(), Ordering::SeqCst);
         // Before a caller can send its next request, which may be the only one then.
         self.outbox.unanswered.store(self.unanswered, Ordering::SeqCst);
         self.responses.push((waiting, value));
