@@ -27,7 +27,7 @@ fn every_flag_of_the_page_is_a_flag_of_the_program() {
         .filter(|flag| flag.trim_matches('-').len() > 1 && !flag.starts_with("---"))
         .collect();
     assert!(flags.len() > 15, "{flags:?}");
-    let of_cargo = ["--no-default-features"];
+    let of_cargo = ["--no-default-features", "--path"];
     for flag in flags.into_iter().filter(|flag| !of_cargo.contains(flag)) {
         assert!(help.contains(flag), "the page has {flag}, the program has not");
     }
