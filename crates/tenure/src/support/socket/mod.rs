@@ -23,10 +23,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use futures_util::task::AtomicWaker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use tokio::io::unix::AsyncFd;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -48,6 +49,8 @@ pub(crate) struct SocketHandle {
     wanted: Mutex<Wanted>,
     /// Whether the next read is tried without the reactor.
     read_now: AtomicBool,
+    /// The reader that waits for the reactor.
+    reader: AtomicWaker,
 }
 
 /// Which events of the socket the reactor is to be woken by.
@@ -86,6 +89,7 @@ impl Socket {
             gate,
             wanted,
             read_now: AtomicBool::new(false),
+            reader: AtomicWaker::new(),
         })))
     }
 
@@ -125,6 +129,32 @@ impl SocketHandle {
         }
     }
 
+    /// Blocks until there is something to read, but not for longer than `limit`.
+    fn is_readable(&self, limit: Duration) -> bool {
+        let mut sockets = [PollFd::new(self, PollFlags::IN)];
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
+        poll(&mut sockets, Some(&timeout)).is_ok_and(|count| count > 0)
+    }
+
+    /// Ready when the next read is worth trying; with the reactor's word for it, if that said so.
+    fn poll_readable(
+        &self,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<Option<AsyncFdReadyGuard<'_, Gate>>>> {
+        if self.read_now.swap(false, Ordering::SeqCst) {
+            return Poll::Ready(Ok(None));
+        }
+        if let Poll::Ready(ready) = self.gate.poll_read_ready(context) {
+            return Poll::Ready(ready.map(Some));
+        }
+        self.reader.register(context.waker());
+        // A thread that found something since then did not find the waker.
+        if self.read_now.swap(false, Ordering::SeqCst) {
+            return Poll::Ready(Ok(None));
+        }
+        Poll::Pending
+    }
+
     fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match send(self, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
@@ -139,19 +169,24 @@ impl HeldBack<'_> {
     /// Blocks until there is something to read, but not for longer than `limit`, which has to be
     /// less than a second. `true` if there is; then the next read is tried without the reactor.
     pub(crate) fn wait_readable(&self, limit: Duration) -> bool {
-        let mut sockets = [PollFd::new(self.0, PollFlags::IN)];
-        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
-        let readable = poll(&mut sockets, Some(&timeout)).is_ok_and(|count| count > 0);
+        let readable = self.0.is_readable(limit);
         if readable {
-            self.0.read_now.store(true, Ordering::Relaxed);
+            self.0.read_now.store(true, Ordering::SeqCst);
         }
         readable
     }
 }
 
 impl Drop for HeldBack<'_> {
+    /// What arrived since the last read has to wake the reader. The gate does not see to that: it
+    /// may still have the socket in its list of what is ready, from an event before, and then does
+    /// not report it again.
     fn drop(&mut self) {
         self.0.want(|wanted| wanted.held_back -= 1);
+        if self.0.is_readable(Duration::ZERO) {
+            self.0.read_now.store(true, Ordering::SeqCst);
+            self.0.reader.wake();
+        }
     }
 }
 
@@ -170,9 +205,7 @@ impl AsyncRead for Socket {
         let handle = &self.0;
         let mut ready = None;
         loop {
-            if !handle.read_now.swap(false, Ordering::Relaxed) {
-                ready = Some(ready!(handle.gate.poll_read_ready(context))?);
-            }
+            ready = ready!(handle.poll_readable(context))?.or(ready);
             match handle.read(buffer) {
                 Ok(read) => {
                     // The kernel had no more than this: the next read would only find that out.
@@ -209,7 +242,7 @@ impl AsyncWrite for Socket {
             while is_full(&written) {
                 let mut ready = ready!(Gate::poll_writable(&handle.gate, context))?;
                 // It may also be that there is something to read, which must not be forgotten.
-                handle.read_now.store(true, Ordering::Relaxed);
+                handle.read_now.store(true, Ordering::SeqCst);
                 ready.clear_ready();
                 written = handle.write(bytes);
             }
@@ -277,6 +310,25 @@ mod tests {
         }
         drop(held_back);
         assert_eq!(reading.await.unwrap(), b"x");
+    }
+
+    /// The gate remembers that the socket was readable, and then does not report that it is again.
+    #[tokio::test]
+    async fn what_arrives_before_the_end_of_a_wait_wakes_the_reader_each_time() {
+        let (mut one, mut two) = pair();
+        let handle = two.handle();
+        for round in 0..20_u8 {
+            one.write_all(&[round]).await.unwrap();
+            assert_eq!(read(&mut two).await, [round]);
+            let reading = tokio::spawn(async move { (read(&mut two).await, two) });
+            tokio::task::yield_now().await;
+            let held_back = handle.hold_back();
+            one.write_all(b"x").await.unwrap();
+            drop(held_back);
+            let (message, socket) = reading.await.unwrap();
+            assert_eq!(message, b"x");
+            two = socket;
+        }
     }
 
     #[tokio::test]
