@@ -9,7 +9,7 @@ use super::{quoted, read};
 const PAIRS: &[(&str, &str, bool)] = &[
     ("README.md", "README.zh-CN.md", true),
     ("docs/choose.md", "docs/zh-CN/choose.md", true),
-    ("docs/lab.md", "docs/zh-CN/lab.md", false),
+    ("docs/lab.md", "docs/zh-CN/lab.md", true),
     ("docs/fencing.md", "docs/zh-CN/fencing.md", false),
 ];
 
