@@ -12,11 +12,11 @@ pub mod clock;
 pub mod context;
 pub mod fault;
 pub mod fixtures;
-pub mod java;
 pub mod load;
 pub mod network;
 pub mod oracle;
 pub mod peer;
+pub mod program;
 pub mod trials;
 
 /// Every Rust snippet of the pages compiles, and those that need no server run. They are tested

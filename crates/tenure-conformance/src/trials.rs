@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tenure_servers::{Cluster, Options, Topology, require, start};
 
-use crate::java::Missing;
+use crate::program::Missing;
 
 /// No case takes this long; one that hangs is a failure, not a hanging run.
 const LONGEST: Duration = Duration::from_secs(170);

@@ -9,7 +9,6 @@
 mod recipes;
 mod worker;
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -17,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
+use tenure_peers::last_lines;
 use tenure_servers::Node;
 
 pub(crate) use self::recipes::{
@@ -108,15 +108,4 @@ impl Drop for Process {
         self.child.kill().ok();
         self.child.wait().ok();
     }
-}
-
-/// What a tool said last, in one line.
-fn last_lines(log: &File) -> String {
-    use std::io::{Read, Seek};
-    let (mut log, mut text) = (log, Vec::new());
-    let read = log.rewind().and_then(|()| log.read_to_end(&mut text));
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let last = lines[lines.len().saturating_sub(3)..].join("; ");
-    if read.is_ok() { last } else { String::new() }
 }

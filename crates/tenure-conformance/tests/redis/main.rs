@@ -16,6 +16,8 @@ mod lossy_proxy;
 mod redisson;
 mod redlock;
 mod runtimes;
+mod shedlock;
+mod string_locks;
 mod traffic;
 
 use std::time::Duration;
@@ -43,6 +45,8 @@ fn main() {
         redisson::CASES,
         redlock::CASES,
         runtimes::CASES,
+        shedlock::CASES,
+        string_locks::CASES,
         foreign_clients::CASES,
         traffic::CASES,
     ];

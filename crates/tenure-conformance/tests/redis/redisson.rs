@@ -9,8 +9,9 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use tenure::Attempt;
 use tenure_conformance::context::{SOON, soon, until, until_waiters};
-use tenure_conformance::java::{Peer, STEPS, TOTAL};
+use tenure_conformance::program::{ORDERS, Peer, STEPS, TOTAL};
 use tenure_conformance::server_cases;
+use tenure_peers::{Language, Recipe};
 use tenure_servers::{Cluster, Node};
 
 use crate::{LONG, connect, execute, texts, wait_for, were_quick};
@@ -20,6 +21,13 @@ server_cases! {
     one_waiter_of_redisson_among_many_of_tenure_gets_the_lock Redis;
     redisson_and_tenure_count_together_and_lose_no_step Redis;
 }
+
+const REDISSON: Recipe = Recipe {
+    name: "redisson",
+    language: Language::Java,
+    sources: &[ORDERS, ("Peer.java", include_str!("redisson/Peer.java"))],
+    packages: &["org.redisson:redisson:3.52.0"],
+};
 
 async fn redisson_and_tenure_exclude_and_wake_each_other(cluster: &Cluster) -> Result<()> {
     let client = connect(cluster, "").await?;
@@ -125,6 +133,5 @@ async fn until_listeners(node: &Node, count: usize) -> Result<()> {
 }
 
 fn start(node: &Node) -> Result<Peer> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/redis/redisson");
-    Peer::start(&source, Path::new(env!("CARGO_TARGET_TMPDIR")), &node.url())
+    Peer::start(&REDISSON, Path::new(env!("CARGO_TARGET_TMPDIR")), &node.url())
 }

@@ -8,8 +8,9 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use tenure::Attempt;
 use tenure_conformance::context::{soon, until_waiters};
-use tenure_conformance::java::{Peer, STEPS, TOTAL};
+use tenure_conformance::program::{ORDERS, Peer, STEPS, TOTAL};
 use tenure_conformance::server_cases;
+use tenure_peers::{Language, Recipe};
 use tenure_servers::Cluster;
 
 use crate::{acquire_free, foreign_client, url};
@@ -19,9 +20,15 @@ server_cases! {
     curator_and_tenure_count_together Zookeeper;
 }
 
+const CURATOR: Recipe = Recipe {
+    name: "curator",
+    language: Language::Java,
+    sources: &[ORDERS, ("Peer.java", include_str!("curator/Peer.java"))],
+    packages: &["org.apache.curator:curator-recipes:5.9.0"],
+};
+
 fn start(cluster: &Cluster) -> Result<Peer> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/zookeeper/curator");
-    Peer::start(&source, Path::new(env!("CARGO_TARGET_TMPDIR")), &cluster.hosts())
+    Peer::start(&CURATOR, Path::new(env!("CARGO_TARGET_TMPDIR")), &cluster.hosts())
 }
 
 /// A claim of tenure, one of Curator, one of tenure: they get the lock in the order of the queue.
