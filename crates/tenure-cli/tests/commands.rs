@@ -60,8 +60,10 @@ fn a_row_has_the_promised_fields() {
     let names: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
     let promised = [
         "held_for_ms",
+        "holders",
         "host",
         "key",
+        "mode",
         "note",
         "owner",
         "pid",
@@ -90,6 +92,7 @@ fn assert_same(program: &[Value], library: &Value) {
         for row in &mut rows {
             for name in ["held_for_ms", "ttl_left_ms"] {
                 assert!(row[name].take().is_u64(), "{name}");
+                assert!(row["holders"][0][name].take().is_u64(), "{name}");
             }
             for waiter in row["waiting"].as_array_mut().unwrap() {
                 assert!(waiter["waiting_for_ms"].take().is_u64());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use futures_util::future::BoxFuture;
-use tenure::backend::{Backend, Claim, Info, Owner, Scope};
+use tenure::backend::{Backend, Claim, Info, Owner, Scope, Wakeup};
 use tenure::{Attempt, Client, Config, Guard, Key, Lock};
 use tokio::sync::OnceCell;
 
@@ -149,6 +149,15 @@ impl TestContext {
     /// A lease that is short for a test and long enough for this server on a busy machine.
     pub fn short_ttl(&self) -> Duration {
         self.info.min_ttl.max(Duration::from_millis(900))
+    }
+
+    /// How long a waiter with a ttl of 30 s may take after its turn has come: without a wake-up its
+    /// next request comes after 10 s.
+    pub fn wakeup_limit(&self) -> Duration {
+        match self.info.wakeup {
+            Wakeup::Push => Duration::from_secs(4),
+            _ => SOON,
+        }
     }
 
     /// A claim as a client would make it, for cases that speak to the backend itself.

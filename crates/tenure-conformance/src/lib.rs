@@ -29,6 +29,8 @@ mod pages {
     struct ReadmeInChinese;
     #[doc = include_str!("../../../docs/connections.md")]
     struct Connections;
+    #[doc = include_str!("../../../docs/modes.md")]
+    struct ModesPage;
     #[doc = include_str!("../../../docs/faq.md")]
     struct Faq;
     #[doc = include_str!("../../../docs/fencing.md")]

@@ -3,12 +3,12 @@
 //!
 //! Every backend of a [`TestContext`](crate::context::TestContext) is opened behind it, and all of
 //! them share one [`Ledger`]. A grant, a confirmed renewal and a pushed grant are *beliefs*: this
-//! owner holds this
-//! key with this token until that moment, counted as the engine counts it. The ledger finds without
-//! any request: two beliefs at the same time, and a token that does not grow. Some beliefs are read
-//! back over a connection of the oracle's own: the server has to keep the same token, and for no
-//! shorter than the holder believes. That needs no second contender and no luck: a fault shows
-//! while the lock is simply held.
+//! owner holds this key with this token until that moment, counted as the engine counts it. The
+//! ledger finds without any request: beliefs at the same time that exclude each other, and a token
+//! that does not grow (that of a writer above all before it, that of a reader above all writers).
+//! Some beliefs are read back over a connection of the oracle's own: the server has to keep the
+//! same token, and for no shorter than the holder believes. That needs no second contender and no
+//! luck: a fault shows while the lock is simply held.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use tenure::backend::{Backend, Claim, Grant, Info, Owner, Scope};
+use tenure::backend::{Backend, Claim, Grant, Info, Mode, Owner, Scope};
 use tenure::{Attempt, ErrorKind, FencingToken, Finding, Holding, Key};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -45,8 +45,8 @@ pub struct Ledger {
 #[derive(Default)]
 struct State {
     beliefs: HashMap<Key, HashMap<Owner, Belief>>,
-    /// The highest token that was granted for a key.
-    highest: HashMap<Key, FencingToken>,
+    /// The highest tokens that were granted for a key.
+    highest: HashMap<Key, Highest>,
     /// When the last request of a claim that got a response had been sent.
     confirmed: HashMap<Owner, Instant>,
     count: u64,
@@ -54,9 +54,30 @@ struct State {
     wrong: Vec<String>,
 }
 
+/// The highest tokens of a key, with those that a grant reserves.
+#[derive(Clone, Copy, Default)]
+struct Highest {
+    of_writers: u64,
+    of_all: u64,
+}
+
+impl Highest {
+    /// What the token of a later grant has to be above.
+    fn floor(self, mode: Mode) -> u64 {
+        match mode {
+            Mode::Exclusive => self.of_all,
+            Mode::Shared => self.of_writers,
+            // Permits fence nothing.
+            _ => 0,
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Belief {
     token: FencingToken,
+    tokens: u32,
+    mode: Mode,
     until: Instant,
 }
 
@@ -99,8 +120,17 @@ impl Ledger {
     }
 
     /// The highest token of the key that is known now.
-    fn highest(&self, key: &Key) -> Option<FencingToken> {
-        self.state().highest.get(key).copied()
+    fn highest(&self, key: &Key) -> Highest {
+        self.state().highest.get(key).copied().unwrap_or_default()
+    }
+
+    /// Other readers may hold from now on.
+    fn downgrading(&self, claim: &Claim) {
+        let mut state = self.state();
+        let belief = state.beliefs.get_mut(&claim.key).and_then(|all| all.get_mut(&claim.owner));
+        if let Some(belief) = belief {
+            belief.mode = Mode::Shared;
+        }
     }
 
     fn confirmed(&self, owner: Owner, sent: Instant) {
@@ -108,32 +138,46 @@ impl Ledger {
     }
 
     /// A grant: direct if `floor` is what was known before its request, pushed if there is none.
-    fn granted(self: &Arc<Self>, claim: &Claim, belief: Belief, floor: Option<FencingToken>) {
+    fn granted(self: &Arc<Self>, claim: &Claim, belief: Belief, floor: Option<Highest>) {
         let mut state = self.state();
         state.settle(&claim.key);
         let beliefs = state.beliefs.entry(claim.key.clone()).or_default();
         let before = beliefs.get(&claim.owner).copied();
-        let other = beliefs.iter().find(|(owner, _)| **owner != claim.owner);
-        let other = other.map(|(_, belief)| *belief);
-        let until = match before {
-            Some(before) if before.token == belief.token => before.until.max(belief.until),
-            _ => belief.until,
+        let others = beliefs.iter().filter(|(owner, _)| **owner != claim.owner);
+        let others: Vec<Belief> = others.map(|(_, belief)| *belief).collect();
+        let belief = match before {
+            // A late request of before a downgrade does not make it exclusive again.
+            Some(before) if before.token == belief.token => {
+                Belief { until: before.until.max(belief.until), ..before }
+            }
+            // The response to a downgrade, when the lock was released meanwhile.
+            None if claim.token.is_some() => return,
+            _ => belief,
         };
-        beliefs.insert(claim.owner, Belief { until, ..belief });
+        beliefs.insert(claim.owner, belief);
         let (key, token) = (&claim.key, belief.token);
-        if let Some(other) = other {
-            let left = other.until.saturating_duration_since(Instant::now());
+        let used: u64 = others.iter().map(|other| u64::from(other.mode.weight())).sum();
+        let mode = belief.mode;
+        if used + u64::from(mode.weight()) > u64::from(mode.limit())
+            || others.iter().any(|other| other.token == token)
+        {
+            let seen: Vec<_> = others.iter().map(|o| (o.token, o.mode, o.until)).collect();
             state.wrong.push(format!(
-                "two holders of `{key}`: token {token} was granted while {} has {left:?} left",
-                other.token
+                "too many holders of `{key}`: token {token} ({mode}) beside {seen:?}, at {:?}",
+                Instant::now()
             ));
         }
         let repeated = before.is_some_and(|before| before.token == token);
-        if !repeated && floor.is_some_and(|floor| token <= floor) {
-            state.wrong.push(format!("`{key}`: token {token} after {floor:?}"));
+        let floor = floor.map_or(0, |floor| floor.floor(mode));
+        if !repeated && token.get() <= floor {
+            state.wrong.push(format!("`{key}`: token {token} ({mode}) after {floor}"));
         }
-        let highest = state.highest.entry(claim.key.clone()).or_insert(token);
-        *highest = (*highest).max(token);
+        let last = token.get() + u64::from(belief.tokens) - 1;
+        let highest = state.highest.entry(claim.key.clone()).or_default();
+        highest.of_all = highest.of_all.max(last);
+        if mode == Mode::Exclusive {
+            highest.of_writers = highest.of_writers.max(last);
+        }
         drop(state);
         self.read_back(claim);
     }
@@ -190,9 +234,11 @@ impl Ledger {
         if after.token != before.token || now >= before.until {
             return;
         }
-        let Belief { token, until } = before;
+        let Belief { token, until, .. } = before;
         let left = until - now;
-        let wrong = match holdings.first().map(|holding| &holding.holder) {
+        let holders = || holdings.iter().flat_map(|holding| &holding.holders);
+        let own = holders().find(|holder| holder.token == Some(token));
+        let wrong = match own.or_else(|| holders().next()) {
             None => format!("`{key}`: the server has no holder; token {token} has {left:?} left"),
             Some(holder) => match (holder.token, holder.ttl_left) {
                 (None, _) => return,
@@ -207,6 +253,13 @@ impl Ledger {
             },
         };
         self.state().wrong.push(wrong);
+    }
+}
+
+impl Belief {
+    fn new(claim: &Claim, grant: &Grant, sent: Instant) -> Belief {
+        let Grant { token, tokens, .. } = *grant;
+        Belief { token, tokens, mode: claim.mode, until: sent + grant.ttl }
     }
 }
 
@@ -243,12 +296,15 @@ impl<B: Backend> Backend for Oracle<B> {
     async fn try_acquire(&self, claim: &Claim) -> tenure::Result<Attempt<Grant>> {
         // A request that is under way can end what the last one believed only by a grant.
         let floor = self.ledger.highest(&claim.key);
+        if claim.token.is_some() {
+            self.ledger.downgrading(claim);
+        }
         let sent = Instant::now();
         let attempt = self.inner.try_acquire(claim).await?;
         self.ledger.confirmed(claim.owner, sent);
         if let Attempt::Granted(grant) = &attempt {
-            let belief = Belief { token: grant.token, until: sent + grant.ttl };
-            self.ledger.granted(claim, belief, floor);
+            let belief = Belief::new(claim, grant, sent);
+            self.ledger.granted(claim, belief, Some(floor));
         }
         Ok(attempt)
     }
@@ -277,8 +333,7 @@ impl<B: Backend> Backend for Oracle<B> {
         let grant = self.inner.until_free(claim).await?;
         let confirmed = self.ledger.state().confirmed.get(&claim.owner).copied();
         if let Some(sent) = confirmed {
-            let belief = Belief { token: grant.token, until: sent + grant.ttl };
-            self.ledger.granted(claim, belief, None);
+            self.ledger.granted(claim, Belief::new(claim, &grant, sent), None);
         }
         Some(grant)
     }

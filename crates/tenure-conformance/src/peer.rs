@@ -146,10 +146,10 @@ impl Role {
     fn obey(&mut self, line: &str) -> Result<String> {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         match verb {
-            "acquire" => {
+            "acquire" | "shared" => {
                 let (ttl, key) = rest.split_once(' ').context("acquire TTL KEY")?;
-                let ttl = Duration::from_millis(ttl.parse()?);
-                let guard = self.client()?.lock(key).ttl(ttl).acquire()?;
+                let lock = self.client()?.lock(key).ttl(Duration::from_millis(ttl.parse()?));
+                let guard = if verb == "shared" { lock.shared() } else { lock }.acquire()?;
                 let token = guard.token();
                 self.guard = Some(guard);
                 Ok(token.to_string())
@@ -187,6 +187,12 @@ impl Role {
                 let (rounds, file, key) = (word()?.parse()?, word()?, word()?);
                 race(self.client()?, rounds, Path::new(file), key)
             }
+            "race-pair" => {
+                let mut words = rest.splitn(4, ' ');
+                let mut word = || words.next().context("race-pair NUMBER ROUNDS FILE KEY");
+                let (number, rounds) = (word()?.parse()?, word()?.parse()?);
+                race_pair(self.client()?, number, rounds, Path::new(word()?), word()?)
+            }
             other => bail!("no such command: {other}"),
         }
     }
@@ -221,6 +227,31 @@ fn race(client: &Client, rounds: u32, file: &Path, key: &str) -> Result<String> 
         }
     }
     Ok(most_overtakes.to_string())
+}
+
+/// Reads and writes a pair of equal numbers in a file: writers, a third of all, write one number
+/// after the other; readers hold the lock shared, and must never see two that differ. Responds with
+/// the number of its writes.
+fn race_pair(client: &Client, number: u32, rounds: u32, file: &Path, key: &str) -> Result<String> {
+    let mut writes = 0;
+    for round in 0..rounds {
+        let lock = client.lock(key);
+        let writes_now = (number + round).is_multiple_of(3);
+        let guard = if writes_now { lock.acquire()? } else { lock.shared().acquire()? };
+        let (one, two) = read_counter(file)?;
+        ensure!(one == two, "a torn pair: {one} and {two}");
+        if writes_now {
+            std::fs::write(file, format!("{} {two}.", one + 1))?;
+            std::thread::yield_now();
+            std::fs::write(file, format!("{} {}.", one + 1, two + 1))?;
+            writes += 1;
+        }
+        match guard.release() {
+            Err(error) if error.kind() != ErrorKind::Unavailable => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(writes.to_string())
 }
 
 /// The count, read without the lock. A holder may just have emptied the file to write it again.

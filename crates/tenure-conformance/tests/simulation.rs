@@ -182,7 +182,7 @@ async fn run_nemesis(schedule: Arc<Schedule>, mut random: Random) {
         if random.below(4) == 0 {
             let holdings = schedule.memory.list(Scope::Prefix("")).await.unwrap_or_default();
             for held in holdings {
-                if let Some(token) = held.holder.token {
+                if let Some(token) = held.holder().token {
                     schedule.record_eviction(token);
                     let _ignored = schedule.memory.evict(&held.key, token).await;
                 }

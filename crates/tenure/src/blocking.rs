@@ -182,6 +182,12 @@ impl Lock {
         Lock(self.0.max_hold(limit))
     }
 
+    /// Holds the lock together with other shared holders. See
+    /// [`Lock::shared`](crate::Lock::shared).
+    pub fn shared(self) -> Lock {
+        Lock(self.0.shared())
+    }
+
     /// Free text that other clients and operators see beside the holder.
     pub fn note(self, note: impl Into<String>) -> Lock {
         Lock(self.0.note(note))

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::key::Key;
 use crate::lock::Lock;
+use crate::semaphore::Semaphore;
 
 /// A client of one server. Cheap to clone; all clones share connections and background tasks. When
 /// the last of its handles (clients, locks, guards) is dropped, the client first waits for the
@@ -58,6 +59,12 @@ impl Client {
     pub fn lock<K: TryInto<Key, Error: Into<Error>>>(&self, key: K) -> Lock {
         let key = key.try_into().map_err(Into::into);
         Lock::new(self.clone(), key, &self.defaults)
+    }
+
+    /// The semaphore with this key: at most `limit` permits are out together, over all clients.
+    #[doc(alias("permits", "rate", "concurrency"))]
+    pub fn semaphore<K: TryInto<Key, Error: Into<Error>>>(&self, key: K, limit: u32) -> Semaphore {
+        Semaphore::new(self.lock(key), limit)
     }
 
     /// A client that puts a prefix before every key and removes it from keys that it returns. It

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Busy, Lost, LostReason};
+use crate::backend::{Busy, Lost, LostReason, Mode};
 
 /// A result whose error is [`Error`] unless said otherwise.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -162,6 +162,13 @@ impl Error {
     /// A key, URL or option is wrong.
     pub(crate) fn invalid(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Invalid, message)
+    }
+
+    /// A key is a lock or a semaphore, and another client uses it as the other.
+    #[allow(dead_code, reason = "a build without servers refuses nothing")]
+    pub(crate) fn other_kind(key: impl fmt::Display, used: Mode) -> Error {
+        let kind = if used.is_lock() { "lock" } else { "semaphore" };
+        Error::invalid(format!("`{key}` is in use as a {kind}; give the other a key of its own"))
     }
 
     /// A renewal found that the claim is not held, and the server does not know why.

@@ -68,6 +68,13 @@ pub enum Event {
         /// From the first request to the grant.
         waited: Duration,
     },
+    /// An exclusive lock was made shared.
+    Downgraded {
+        /// Key of the lock.
+        key: Key,
+        /// Fencing token of the grant, which it keeps.
+        token: FencingToken,
+    },
     /// A lock was lost.
     Lost(Lost),
     /// The server does not push wake-ups: waiters poll, and may get the lock later than they could.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::Lost;
+use crate::backend::{Lost, Mode};
 use crate::engine::ClientRef;
+use crate::engine::downgrade::downgrade;
 use crate::engine::guard_inner::GuardInner;
 use crate::error::{Error, Result};
 use crate::key::Key;
@@ -60,6 +61,11 @@ impl Guard {
         self.lease().key()
     }
 
+    /// How the key is held. See [`Lease::mode`].
+    pub fn mode(&self) -> Mode {
+        self.lease().mode()
+    }
+
     /// The token to show to the protected resource.
     pub fn token(&self) -> FencingToken {
         self.lease().token()
@@ -109,6 +115,40 @@ impl Guard {
     /// **Cancel safe.** Dropping the future has no effect.
     pub fn closing(&self) -> impl Future<Output = ()> + Send + use<> {
         self.lease().closing()
+    }
+
+    /// Makes an exclusive lock shared, without letting it go: no writer comes in between, and
+    /// readers that wait at the head of the queue are let in. The token stays. A shared lock stays
+    /// as it is.
+    ///
+    /// From the call on the lock counts as shared, also after an error: the server may have let
+    /// readers in. The call can be repeated.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+    /// let locks = tenure::connect("memory:").await?;
+    /// let mut writer = locks.lock("config").acquire().await?;
+    /// // … write …
+    /// writer.downgrade().await?;
+    /// let reader = locks.lock("config").shared().acquire().await?; // beside the first
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `Lost` if it was lost before. `Unavailable` if the server did not confirm for as long as the
+    /// ttl. `Invalid` for permits, and for a re-entrant lock that another guard of the same handle
+    /// holds too. `Unsupported` where the server has no shared locks.
+    ///
+    /// # Cancel safety
+    ///
+    /// **Not undone.** Once polled, the downgrade goes on in the background.
+    pub async fn downgrade(&mut self) -> Result<()> {
+        if Arc::strong_count(&self.hold) > 1 {
+            let message = "another guard of this re-entrant handle holds the lock exclusively";
+            return Err(Error::invalid(message));
+        }
+        downgrade(&self.client_ref.inner, self.lease().state()).await
     }
 
     /// Releases the lock and waits until the server has confirmed it.

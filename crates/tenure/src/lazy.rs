@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Scope};
+use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Modes, Scope};
 use crate::backends;
 use crate::error::{Error, ErrorKind, Result};
 use crate::finding::Finding;
@@ -37,7 +37,7 @@ impl Lazy {
     ///
     /// `Invalid` for an unknown scheme, `Unsupported` if the backend is not built in.
     pub(crate) fn new(url: Url) -> Result<Lazy> {
-        let provisional = Info::new(backends::name(&url)?);
+        let provisional = Info { modes: Modes::ALL, ..Info::new(backends::name(&url)?) };
         Ok(Lazy { url, provisional, opened: Arc::default(), opening: Mutex::default() })
     }
 
@@ -99,8 +99,10 @@ impl Backend for Lazy {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
         let backend = self.backend().await?;
-        // The client could not know the bounds when it made the claim.
-        backend.info().check_ttl(claim.ttl)?;
+        // The client could not know bounds and modes when it made the claim.
+        let info = backend.info();
+        info.check_ttl(claim.ttl)?;
+        info.check_mode(claim.mode)?;
         backend.try_acquire(claim).await
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::backend::Lost;
+use crate::backend::{Lost, Mode};
 use crate::engine::lease_state::LeaseState;
 use crate::error::Result;
 use crate::key::Key;
@@ -43,6 +43,12 @@ impl Lease {
     /// Key of the lock.
     pub fn key(&self) -> &Key {
         &self.state.key
+    }
+
+    /// How the key is held: a lock that was [downgraded](crate::Guard::downgrade) counts as shared
+    /// from the call on.
+    pub fn mode(&self) -> Mode {
+        self.state.mode()
     }
 
     /// The token to show to the protected resource.

@@ -121,13 +121,14 @@ mod lazy;
 mod lease;
 mod lock;
 mod reentrant;
+mod semaphore;
 #[cfg(feature = "serde")]
 mod serde;
 mod support;
 mod token;
 
 pub use backend::Backend;
-pub use backend::{Attempt, Busy, Holder, Holding, Lost, LostReason, Waiter};
+pub use backend::{Attempt, Busy, Holder, Holding, Lost, LostReason, Mode, Waiter};
 pub use client::Client;
 pub use config::Config;
 pub use error::{Error, ErrorKind, Result};
@@ -139,6 +140,7 @@ pub use key::Key;
 pub use lease::Lease;
 pub use lock::Lock;
 pub use reentrant::Reentrant;
+pub use semaphore::{Permit, Semaphore};
 pub use support::credentials::Credentials;
 pub use support::url::duration;
 pub use token::FencingToken;

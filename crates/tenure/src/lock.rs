@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Attempt, Busy, Claim, Holding, Scope};
+use crate::backend::{Attempt, Busy, Claim, Holding, Mode, Scope};
 use crate::client::{Client, Defaults};
 use crate::engine::acquire::{AcquireParams, OnBusy, WaitLimit, acquire};
 use crate::error::{Error, ErrorKind, Result};
@@ -52,6 +52,7 @@ struct LockParams {
     max_hold: Option<Duration>,
     note: Arc<str>,
     on_busy: Option<OnBusy>,
+    mode: Mode,
 }
 
 impl Lock {
@@ -63,6 +64,7 @@ impl Lock {
             max_hold: None,
             note: Arc::default(),
             on_busy: None,
+            mode: Mode::Exclusive,
         };
         Lock { client, key, params }
     }
@@ -100,6 +102,26 @@ impl Lock {
     pub fn note(mut self, note: impl Into<String>) -> Lock {
         self.params.note = note.into().into();
         self
+    }
+
+    /// Holds the lock together with other shared holders; an exclusive one excludes all of them.
+    /// Who waits is served in order: a waiting writer stops the readers that come after it. See
+    /// `docs/modes.md` of the repository for the servers that have it.
+    ///
+    /// Do not acquire it again in a task that holds it: behind a waiting writer that is a deadlock.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+    /// let locks = tenure::connect("memory:").await?;
+    /// let config = locks.lock("config");
+    /// let one = config.clone().shared().acquire().await?;
+    /// let two = config.clone().shared().acquire().await?;
+    /// assert!(config.try_acquire().await?.granted().is_err()); // a writer waits for both
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("read", "read_lock", "rwlock"))]
+    pub fn shared(self) -> Lock {
+        self.with_mode(Mode::Shared)
     }
 
     /// Called with every busy response, for "waiting for web-3 …". It must not block.
@@ -302,6 +324,15 @@ impl Lock {
         }
     }
 
+    pub(crate) fn with_mode(mut self, mode: Mode) -> Lock {
+        self.params.mode = mode;
+        self
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.params.mode
+    }
+
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
@@ -344,7 +375,9 @@ impl Lock {
         let inner = self.client.inner();
         let ttl = self.params.ttl;
         inner.info.check_ttl(ttl)?;
+        inner.check_mode(self.params.mode)?;
         let mut claim = Claim::new(self.full_key()?, inner.next_owner(), ttl);
+        claim.mode = self.params.mode;
         claim.holder_info = self.client.defaults().holder_info.with_text(self.params.note.clone());
         Ok((self.key.clone()?, claim))
     }
@@ -358,6 +391,7 @@ impl fmt::Debug for LockParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockParams")
             .field("ttl", &self.ttl)
+            .field("mode", &self.mode)
             .field("renews", &self.renews)
             .field("max_hold", &self.max_hold)
             .finish_non_exhaustive()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::backend::Attempt;
 use crate::engine::guard_inner::GuardInner;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::guard::Guard;
 use crate::lock::Lock;
 
@@ -98,6 +98,10 @@ impl Reentrant {
         let Some(hold) = self.hold.upgrade() else { return Ok(None) };
         let guard = Guard::new(hold, self.lock.client().client_ref().clone());
         guard.check()?;
+        if guard.mode() != self.lock.mode() {
+            let message = "the lock was downgraded by an outer guard, which must be released first";
+            return Err(Error::invalid(message));
+        }
         Ok(Some(guard))
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-use crate::backend::{Busy, Holder, Holding, Lost, LostReason, Waiter};
+use crate::backend::{Busy, Holder, Holding, Lost, LostReason, Mode, Waiter};
 use crate::config::Config;
 use crate::key::Key;
 use crate::support::percent;
@@ -55,14 +55,15 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-/// `{"key", "holder", "ahead", "retry_after_ms", "waited_ms"}`: the body of a 409. `holder` is null
-/// where the server cannot tell.
+/// `{"key", "holder", "holders", "ahead", "retry_after_ms", "waited_ms"}`: the body of a 409.
+/// `holder` is null where the server cannot tell.
 impl Serialize for Busy {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(serde::Serialize)]
         struct Row<'a> {
             key: &'a Key,
             holder: Option<&'a Holder>,
+            holders: u32,
             ahead: Option<u32>,
             retry_after_ms: Option<u64>,
             waited_ms: u64,
@@ -70,6 +71,7 @@ impl Serialize for Busy {
         let row = Row {
             key: &self.key,
             holder: self.holder.as_deref(),
+            holders: self.holders,
             ahead: self.ahead,
             retry_after_ms: self.retry_after.map(millis),
             waited_ms: millis(self.waited),
@@ -78,15 +80,16 @@ impl Serialize for Busy {
     }
 }
 
-/// `{"owner", "host", "pid", "token", "ttl_left_ms", "held_for_ms", "note"}`.
+/// `{"owner", "host", "pid", "mode", "permits", "token", "ttl_left_ms", "held_for_ms", "note"}`.
+/// `permits` is there only if `mode` is `permits`.
 impl Serialize for Holder {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         HolderFields::new(self).serialize(serializer)
     }
 }
 
-/// The row of `tenure ls --json`: `key`, the fields of its [`Holder`], `waiters` (how many) and
-/// `waiting` (each of them).
+/// The row of `tenure ls --json`: `key`, the fields of its oldest [`Holder`], `holders` (all of
+/// them), `waiters` (how many) and `waiting` (each of them).
 impl Serialize for Holding {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(serde::Serialize)]
@@ -94,12 +97,14 @@ impl Serialize for Holding {
             key: &'a Key,
             #[serde(flatten)]
             holder: HolderFields<'a>,
+            holders: &'a [Holder],
             waiters: usize,
             waiting: &'a [Waiter],
         }
         let row = Row {
             key: &self.key,
-            holder: HolderFields::new(&self.holder),
+            holder: HolderFields::new(self.holder()),
+            holders: &self.holders,
             waiters: self.waiters.len(),
             waiting: &self.waiters,
         };
@@ -112,6 +117,9 @@ struct HolderFields<'a> {
     owner: &'a str,
     host: &'a str,
     pid: u32,
+    mode: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permits: Option<u32>,
     token: Option<FencingToken>,
     ttl_left_ms: Option<u64>,
     held_for_ms: Option<u64>,
@@ -124,6 +132,8 @@ impl HolderFields<'_> {
             owner: &holder.owner,
             host: &holder.host,
             pid: holder.pid,
+            mode: holder.mode.name(),
+            permits: permits(holder.mode),
             token: holder.token,
             ttl_left_ms: holder.ttl_left.map(millis),
             held_for_ms: holder.held_for.map(millis),
@@ -132,7 +142,13 @@ impl HolderFields<'_> {
     }
 }
 
-/// `{"owner", "host", "pid", "waiting_for_ms"}`.
+/// How many permits, of a claim to permits.
+fn permits(mode: Mode) -> Option<u32> {
+    (!mode.is_lock()).then(|| mode.weight())
+}
+
+/// `{"owner", "host", "pid", "mode", "permits", "waiting_for_ms"}`. `permits` is there only if
+/// `mode` is `permits`.
 impl Serialize for Waiter {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(serde::Serialize)]
@@ -140,11 +156,20 @@ impl Serialize for Waiter {
             owner: &'a str,
             host: &'a str,
             pid: u32,
+            mode: &'static str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            permits: Option<u32>,
             waiting_for_ms: Option<u64>,
         }
-        let Waiter { owner, host, pid, waiting_for } = self;
-        let waiting_for_ms = waiting_for.map(millis);
-        Row { owner, host, pid: *pid, waiting_for_ms }.serialize(serializer)
+        let row = Row {
+            owner: &self.owner,
+            host: &self.host,
+            pid: self.pid,
+            mode: self.mode.name(),
+            permits: permits(self.mode),
+            waiting_for_ms: self.waiting_for.map(millis),
+        };
+        row.serialize(serializer)
     }
 }
 
@@ -306,21 +331,24 @@ mod tests {
         let mut holder = Holder::new(&info);
         holder.token = Some(token);
         holder.held_for = Some(Duration::from_millis(1500));
-        let shown = serde_json::json!({"owner": "web", "host": "h", "pid": 71, "token": 7,
-            "ttl_left_ms": null, "held_for_ms": 1500, "note": "why"});
+        let shown = serde_json::json!({"owner": "web", "host": "h", "pid": 71,
+            "mode": "exclusive", "token": 7, "ttl_left_ms": null, "held_for_ms": 1500,
+            "note": "why"});
         assert_eq!(serde_json::to_value(&holder).unwrap(), shown);
         let mut holding = Holding::new(key.clone(), holder.clone());
         holding.waiters.push(Waiter::new(&info));
         let mut row = shown.clone();
         row["key"] = "a".into();
+        row["holders"] = serde_json::json!([shown]);
         row["waiters"] = 1.into();
         row["waiting"] = serde_json::json!([{"owner": "web", "host": "h", "pid": 71,
-            "waiting_for_ms": null}]);
+            "mode": "exclusive", "waiting_for_ms": null}]);
         assert_eq!(serde_json::to_value(&holding).unwrap(), row);
         let mut busy = Busy::new(key.clone());
         busy.holder = Some(Box::new(holder));
+        busy.holders = 1;
         busy.waited = Duration::from_millis(200);
-        let json = serde_json::json!({"key": "a", "holder": shown, "ahead": null,
+        let json = serde_json::json!({"key": "a", "holder": shown, "holders": 1, "ahead": null,
             "retry_after_ms": null, "waited_ms": 200});
         assert_eq!(serde_json::to_value(&busy).unwrap(), json);
         let lost = Lost::new(key, token, LostReason::TakenOver);

@@ -19,8 +19,8 @@ const ROOMS: &[&str] = &[
     "doctor",
     "error",
 ];
-/// Backends that are one file: too small for a folder.
-const SINGLE_FILES: &[&str] = &["memory"];
+/// Backends that are too small for one file for each job.
+const WITHOUT_ROOMS: &[&str] = &["memory"];
 /// Rooms that a backend does not have, because another one does that job for it.
 const WITHOUT: &[(&str, &[&str])] = &[("redlock", &["connection", "layout", "error"])];
 /// The modes of the SQL backends are folders with these rooms.
@@ -70,7 +70,8 @@ fn backend_faults(root: &Path) -> Vec<String> {
     for backend in backends(root) {
         let name = &backend.module;
         let folder = root.join("crates/tenure/src/backends").join(name);
-        if SINGLE_FILES.contains(&name.as_str()) && !folder.exists() {
+        if WITHOUT_ROOMS.contains(&name.as_str()) {
+            faults.extend(unlisted_files(&folder, name));
             continue;
         }
         let without = WITHOUT.iter().find(|(backend, _)| backend == name);

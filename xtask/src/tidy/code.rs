@@ -18,6 +18,7 @@ const ORDER: &[&str] = &[
     "blocking",
     "config",
     "client",
+    "semaphore",
     "lock",
     "reentrant",
     "hosted",
@@ -42,6 +43,7 @@ const ORDER: &[&str] = &[
 const MUTUAL: &[(&str, &str)] = &[
     ("config", "blocking"),
     ("lock", "client"),
+    ("semaphore", "client"),
     ("reentrant", "lock"),
     ("engine", "guard"),
     ("engine", "lease"),

@@ -25,9 +25,9 @@ pub(super) fn run(client: &blocking::Client, args: &Evict) -> Result<u8, Failure
         None => current(&key, holding.as_ref(), args.yes)?,
     };
     if let Some(limit) = args.ask {
-        let holding = holding.filter(|holding| holding.holder.token == Some(token));
+        let holding = holding.filter(|holding| holding.holder().token == Some(token));
         let Some(holding) = holding else { return Err(absent(&lock, &key, token)) };
-        end_holder::tell_to_end(&holding.holder)?;
+        end_holder::tell_to_end(holding.holder())?;
         if until_released(&lock, token, limit)? {
             return Ok(exit::DONE);
         }
@@ -41,7 +41,7 @@ pub(super) fn run(client: &blocking::Client, args: &Evict) -> Result<u8, Failure
 
 /// The grant with this token is not there.
 fn absent(lock: &blocking::Lock, key: &Key, token: FencingToken) -> Failure {
-    let now = match lock.status().map(|holding| holding.map(|holding| holding.holder.token)) {
+    let now = match lock.status().map(|holding| holding.map(|holding| holding.holder().token)) {
         Ok(Some(Some(token))) => format!("it is held with token {token}"),
         Ok(Some(None)) => "its token is not known".to_owned(),
         Ok(None) => "it is free".to_owned(),
@@ -53,7 +53,7 @@ fn absent(lock: &blocking::Lock, key: &Key, token: FencingToken) -> Failure {
 
 /// The token of the current grant, if the user agrees.
 fn current(key: &Key, holding: Option<&Holding>, yes: bool) -> Result<FencingToken, Failure> {
-    let Some(holder) = holding.map(|holding| &holding.holder) else {
+    let Some(holder) = holding.map(|holding| holding.holder()) else {
         let advice = "see what is held with `tenure ls`";
         return Err(Failure::new(exit::NO, format!("`{key}` is free"), advice));
     };
@@ -74,7 +74,7 @@ fn agrees(key: &Key, holding: Option<&Holding>, token: FencingToken) -> Result<b
         let advice = "give --yes, or the grant with --token N";
         return Err(Failure::new(exit::USAGE, message, advice));
     }
-    if let Some(holder) = holding.map(|holding| &holding.holder) {
+    if let Some(holder) = holding.map(|holding| holding.holder()) {
         let held_for = holder.held_for.map(|time| format!(", held for {}", Short(time)));
         let held_for = held_for.unwrap_or_default();
         output::say(&format_args!("`{key}` (token {token}{held_for}): {}", HolderLine(holder)));
@@ -94,7 +94,7 @@ fn until_released(
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
         // The queue may pass the lock on, so that it is never seen free.
-        if lock.status()?.is_none_or(|holding| holding.holder.token != Some(token)) {
+        if lock.status()?.is_none_or(|holding| holding.holder().token != Some(token)) {
             return Ok(true);
         }
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));

@@ -35,7 +35,7 @@ fn table(holdings: &[Holding], paint: Paint) -> String {
 }
 
 fn cells(holding: &Holding) -> [String; 5] {
-    let holder = &holding.holder;
+    let holder = holding.holder();
     [
         holding.key.to_string(),
         holder.token.map_or_else(|| "-".to_owned(), |token| token.to_string()),

@@ -22,7 +22,7 @@ pub(super) fn run(client: &blocking::Client, args: &Show) -> Result<u8, Failure>
 }
 
 fn describe(holding: &Holding, paint: Paint) -> String {
-    let holder = &holding.holder;
+    let holder = holding.holder();
     let mut text = format!("{}\n", paint.bold(holding.key.as_str()));
     let mut line = |name: &str, value: String| {
         let _cannot_fail = writeln!(text, "  {name:9} {value}");

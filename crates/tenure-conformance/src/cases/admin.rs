@@ -28,7 +28,7 @@ async fn a_listing_shows_holder_and_waiters(context: &TestContext) -> Result<()>
     }
     let holding = lock.status().await?.context("it is held")?;
     ensure!(holding.key == context.key("k"));
-    let shown = &holding.holder;
+    let shown = holding.holder();
     ensure!(shown.owner == "holder" && shown.note == "v42", "{shown:?}");
     ensure!(shown.pid == std::process::id() && !shown.host.is_empty(), "{shown:?}");
     ensure!(shown.token == Some(guard.token()), "{shown:?}");
@@ -86,7 +86,7 @@ async fn a_note_is_shown_as_it_was_given(context: &TestContext) -> Result<()> {
         let lock = client.lock(context.key("k")).note(note);
         let guard = acquire_free(&lock).await?;
         let holding = lock.status().await?.context("it is held")?;
-        ensure!(holding.holder.note == note, "{note:?} became {:?}", holding.holder.note);
+        ensure!(holding.holder().note == note, "{note:?} became {:?}", holding.holder().note);
         guard.release().await?;
     }
     Ok(())

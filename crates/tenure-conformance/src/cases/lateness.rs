@@ -37,7 +37,7 @@ async fn left(backend: &dyn Backend, claim: &Claim) -> Result<Option<Duration>> 
     let list = || async { Ok(backend.list(Scope::Key(&claim.key)).await.ok()) };
     let held = until(SOON, "a listing", list).await?.pop();
     let Some(held) = held else { bail!("the lease is over") };
-    Ok(held.holder.ttl_left)
+    Ok(held.holder().ttl_left)
 }
 
 /// Both were read within a moment; where a session is the lease, both are its own.
@@ -66,7 +66,7 @@ async fn a_repeated_request_that_is_carried_out_last_shortens_nothing(
     let guard = soon("acquire", acquiring).await???;
     tokio::time::sleep(ttl / 4).await;
     let left = shaky.lock(context.key("k")).status();
-    let held = soon("holding", left).await??.map(|holding| holding.holder);
+    let held = soon("holding", left).await??.map(|mut holding| holding.holders.remove(0));
     let left = guard.check()?;
     let seen = held.and_then(|holder| holder.token);
     ensure!(seen == Some(guard.token()), "{seen:?} holds, {left:?} before the deadline");

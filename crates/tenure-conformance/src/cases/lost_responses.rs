@@ -122,7 +122,7 @@ async fn a_release_whose_response_was_lost_ends_no_later_grant(
     drop(kept);
     until(SOON, "the releases", || async { Ok(shaky.flush().await.ok()) }).await?;
     next.check()?;
-    let seen = soon("status", others.status()).await??.and_then(|holding| holding.holder.token);
+    let seen = soon("status", others.status()).await??.and_then(|holding| holding.holder().token);
     ensure!(seen == Some(next.token()), "{seen:?} holds, not {}", next.token());
     next.release().await?;
     Ok(())

@@ -8,12 +8,15 @@ use crate::context::TestContext;
 mod admin;
 mod cancel;
 mod client;
+mod downgrade;
 mod exclusion;
 mod lateness;
 mod loss;
 mod lost_responses;
 mod outage;
+mod permits;
 mod process;
+mod readers;
 mod reentry;
 mod release;
 mod renewal;
@@ -39,13 +42,16 @@ pub fn all() -> Vec<Case> {
     [
         cancel::CASES,
         client::CASES,
+        downgrade::CASES,
         exclusion::CASES,
         lateness::CASES,
         loss::CASES,
         lost_responses::CASES,
         outage::CASES,
         admin::CASES,
+        permits::CASES,
         process::CASES,
+        readers::CASES,
         reentry::CASES,
         release::CASES,
         renewal::CASES,

@@ -141,7 +141,7 @@ async fn an_opened_backend_outlives_its_callers_runtime(context: &TestContext) -
         .await??;
         guard.check()?;
         let seen = soon("holding", other.lock(key).status()).await??;
-        let seen = seen.and_then(|holding| holding.holder.token);
+        let seen = seen.and_then(|holding| holding.holder().token);
         ensure!(seen == Some(guard.token()), "{seen:?} holds");
         soon("release", guard.release()).await??;
         drop(client);

@@ -18,6 +18,9 @@ cases! { "process":
     a_guard_dropped_at_the_end_of_a_process_is_released if |context| context.url().is_some(),
     a_lock_is_handed_from_process_to_process if |context| context.url().is_some(),
     racing_processes_count_exactly if |context| context.url().is_some(),
+    racing_readers_see_no_torn_pair if |context| {
+        context.url().is_some() && context.info().modes.shared
+    },
 }
 
 fn peer(context: &TestContext) -> Result<Peer> {
@@ -154,5 +157,31 @@ async fn racing_processes_count_exactly(context: &TestContext) -> Result<()> {
     // reaches the queue. Without a queue, several times as many pass by the unluckiest one.
     let fair = context.info().order != Order::Fifo || most_overtakes <= 2 * processes;
     ensure!(fair, "{most_overtakes} of {count} grants passed by one waiter");
+    Ok(())
+}
+
+async fn racing_readers_see_no_torn_pair(context: &TestContext) -> Result<()> {
+    let (processes, rounds) = match context.info().order {
+        Order::Fifo => (50, 6),
+        _ => (8, 6),
+    };
+    let folder = tempfile::tempdir()?;
+    let pair = folder.path().join("pair");
+    std::fs::write(&pair, "0 0.")?;
+    let mut peers = (0..processes).map(|_| peer(context)).collect::<Result<Vec<_>>>()?;
+    for (number, peer) in peers.iter_mut().enumerate() {
+        let (pair, key) = (pair.display(), context.key("k"));
+        peer.send(&format!("race-pair {number} {rounds} {pair} {key}"))?;
+    }
+    let responses = tokio::task::spawn_blocking(move || {
+        peers.iter_mut().map(Peer::response).collect::<Result<Vec<_>>>()
+    });
+    let responses = within(Duration::from_secs(290), "the race", responses).await???;
+    let written = responses
+        .iter()
+        .map(|writes| writes.parse::<u64>())
+        .try_fold(0, |sum, writes| writes.map(|writes| sum + writes))?;
+    let text = std::fs::read_to_string(&pair)?;
+    ensure!(text == format!("{written} {written}."), "{text} after {written} writes");
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
+use tenure::backend::Modes;
 use tenure::{Attempt, Client, Guard, Key, Lock};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -25,6 +26,7 @@ const SECONDS: u64 = 6;
 
 cases! { "storm":
     random_commands_and_faults_leave_one_holder_and_every_key_usable,
+    random_readers_writers_and_permits_never_mix if |context| context.info().modes.shared,
 }
 
 async fn random_commands_and_faults_leave_one_holder_and_every_key_usable(
@@ -32,11 +34,19 @@ async fn random_commands_and_faults_leave_one_holder_and_every_key_usable(
 ) -> Result<()> {
     let seed = number("TENURE_STORM_SEED").unwrap_or_else(seed_by_time);
     let seconds = number("TENURE_STORM_SECONDS").unwrap_or(SECONDS);
-    let played = play(context, seed, Duration::from_secs(seconds)).await;
+    let played = play(context, seed, Duration::from_secs(seconds), Modes::default()).await;
     played.map_err(|error| anyhow!("seed {seed}: {error:#}"))
 }
 
-async fn play(context: &TestContext, seed: u64, length: Duration) -> Result<()> {
+async fn random_readers_writers_and_permits_never_mix(context: &TestContext) -> Result<()> {
+    let seed = number("TENURE_STORM_SEED").unwrap_or_else(seed_by_time);
+    let seconds = number("TENURE_STORM_SECONDS").unwrap_or(SECONDS);
+    let modes = context.info().modes;
+    let played = play(context, seed, Duration::from_secs(seconds), modes).await;
+    played.map_err(|error| anyhow!("seed {seed}: {error:#}"))
+}
+
+async fn play(context: &TestContext, seed: u64, length: Duration, modes: Modes) -> Result<()> {
     context.ledger().look_at_every_belief();
     let end = Instant::now() + length;
     let mut random = Random(seed);
@@ -56,6 +66,8 @@ async fn play(context: &TestContext, seed: u64, length: Duration) -> Result<()> 
         let actor = Actor {
             client: client.clone(),
             keys: keys.clone(),
+            permits: context.key("permits"),
+            modes,
             ttl: context.short_ttl(),
             random: random.split(),
         };
@@ -80,6 +92,10 @@ async fn play(context: &TestContext, seed: u64, length: Duration) -> Result<()> 
 struct Actor {
     client: Client,
     keys: Vec<Key>,
+    /// The key of a semaphore.
+    permits: Key,
+    /// Which modes are played besides the exclusive one.
+    modes: Modes,
     ttl: Duration,
     random: Random,
 }
@@ -90,7 +106,9 @@ impl Actor {
             let lock = self.lock();
             // What fails in a storm fails; the oracle judges what did not.
             let step = async {
-                if let Some(guard) = self.acquire(&lock).await {
+                if self.modes.permits && self.random.below(3) == 0 {
+                    self.hold_permits().await;
+                } else if let Some(guard) = self.acquire(&lock).await {
                     self.hold(&lock, guard).await;
                 }
             };
@@ -103,7 +121,8 @@ impl Actor {
         let parts = Duration::from_nanos(self.random.below(1_000_000));
         let ttl = self.ttl * (1 + self.random.below(3) as u32) + parts;
         let lock = self.client.lock(key).ttl(ttl);
-        if self.random.below(3) == 0 { lock.without_renewal() } else { lock }
+        let lock = if self.random.below(3) == 0 { lock.without_renewal() } else { lock };
+        if self.modes.shared && self.random.below(2) == 0 { lock.shared() } else { lock }
     }
 
     async fn acquire(&mut self, lock: &Lock) -> Option<Guard> {
@@ -117,7 +136,27 @@ impl Actor {
         attempt.ok()?.granted().ok()
     }
 
-    async fn hold(&mut self, lock: &Lock, guard: Guard) {
+    /// Acquires one or more permits, holds them, and returns or drops them.
+    async fn hold_permits(&mut self) {
+        let take = 1 + self.random.below(3) as u32;
+        let semaphore = self.client.semaphore(self.permits.clone(), 4).permits(take).ttl(self.ttl);
+        let longest = self.random.millis(600);
+        let attempt = semaphore.acquire_within(longest).await;
+        let Some(permit) = attempt.ok().and_then(|attempt| attempt.granted().ok()) else { return };
+        let _lost = timeout(self.random.millis(300), permit.lost()).await;
+        if self.random.below(4) == 0 {
+            drop(permit);
+        } else {
+            drop(permit.release().await);
+        }
+    }
+
+    async fn hold(&mut self, lock: &Lock, mut guard: Guard) {
+        if self.modes.shared && self.random.below(3) == 0 {
+            // Given up at any await, or awaited to its end.
+            let longest = self.random.millis(400);
+            let _begun = timeout(longest, guard.downgrade()).await;
+        }
         let span = match self.random.below(8) {
             0 => self.ttl * 2,
             _ => self.random.millis(300),

@@ -82,6 +82,6 @@ async fn a_request_after_a_cancel_is_a_new_grant(context: &TestContext) -> Resul
     let second = acquire_free(&lock).await?;
     ensure!(second.token() > first, "{:?} {first:?}", second.token());
     let holding = lock.status().await?.context("it is held")?;
-    ensure!(holding.holder.token.is_none_or(|token| token == second.token()));
+    ensure!(holding.holder().token.is_none_or(|token| token == second.token()));
     Ok(())
 }

@@ -58,7 +58,7 @@ async fn consul_lock_and_tenure_wait_for_each_other(cluster: &Cluster) -> Result
     tokio::task::block_in_place(|| wait_until(SECOND * 20, runs))?;
     expect_busy(&lock).await?;
     let holding = lock.status().await?.context("it is held")?;
-    ensure!(holding.holder.owner.contains("Consul"), "{holding:?}");
+    ensure!(holding.holder().owner.contains("Consul"), "{holding:?}");
     let waiter = tokio::spawn(lock.acquire());
     std::fs::write(go, "")?;
     ended(child).await?;

@@ -33,8 +33,8 @@ async fn a_listing_does_not_read_foreign_data(cluster: &Cluster) -> Result<()> {
     proxy.rate(1_000_000);
     let listed = far.list("").await?;
     let mine = listed.iter().find(|holding| holding.key.as_str() == "k").context("it is held")?;
-    ensure!(mine.holder.token == Some(guard.token()), "{mine:?}");
-    ensure!(mine.holder.note == "mine", "{mine:?}");
+    ensure!(mine.holder().token == Some(guard.token()), "{mine:?}");
+    ensure!(mine.holder().note == "mine", "{mine:?}");
     // A foreign key that a lock would wait for is shown.
     ensure!(listed.iter().any(|holding| holding.key.as_str() == "data"), "{listed:?}");
     guard.release().await?;

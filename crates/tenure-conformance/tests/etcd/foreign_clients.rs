@@ -84,11 +84,11 @@ async fn etcdctl_and_tenure_exclude_each_other_and_queue_in_one_order(
     expect_busy(&lock).await?;
     let holding = lock.status().await?.context("etcdctl holds it")?;
     ensure!(holding.waiters.len() == 1 && !waiter.is_finished(), "{holding:?}");
-    ensure!(holding.holder.token > Some(first) && holding.holder.ttl_left.is_some());
+    ensure!(holding.holder().token > Some(first) && holding.holder().ttl_left.is_some());
 
     etcdctl.end()?;
     let guard = soon("the lock after etcdctl", &mut waiter).await???;
-    ensure!(Some(guard.token()) > holding.holder.token, "a token went back");
+    ensure!(Some(guard.token()) > holding.holder().token, "a token went back");
     guard.release().await?;
     Ok(())
 }

@@ -5,7 +5,9 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts};
 use rusqlite::{Connection, OptionalExtension};
 use tenure::FencingToken;
-use tenure::fence::sql::{Dialect, Table, Unchanged, admit, unchanged};
+use tenure::fence::sql::{
+    Dialect, Table, Unchanged, admit, admit_shared, unchanged, unchanged_beside_readers,
+};
 
 use crate::registers::connect_postgres;
 use crate::{cases, token, unique};
@@ -14,6 +16,7 @@ cases! {
     a_row_with_a_fence_column_is_stale_missing_or_unmatched on &["sqlite"];
     a_row_with_a_fence_column_is_stale_or_missing_in_postgres on &["postgres"];
     a_row_with_a_fence_column_is_stale_or_missing_in_mysql on &["mysql"];
+    a_row_with_two_columns_admits_readers_in_any_order on &["sqlite"];
     any_client_can_admit_with_a_closure on &["postgres"];
 }
 
@@ -98,6 +101,37 @@ async fn a_row_with_a_fence_column_is_stale_or_missing_in_mysql(url: String) -> 
     Ok(())
 }
 
+/// The statements of the page, with `max` for `greatest`.
+async fn a_row_with_two_columns_admits_readers_in_any_order(url: String) -> Result<()> {
+    let db = Connection::open(url.trim_start_matches("sqlite://"))?;
+    db.execute_batch(
+        "CREATE TABLE stock (item PRIMARY KEY, n, fence INTEGER NOT NULL DEFAULT 0,
+         shared INTEGER NOT NULL DEFAULT 0);
+         INSERT INTO stock (item, n) VALUES (42, 10)",
+    )?;
+    let read = "UPDATE stock SET shared = max(shared, ?1) WHERE item = 42 AND fence <= ?1";
+    let write = "UPDATE stock SET n = n - 1, fence = ?1 \
+                 WHERE item = 42 AND fence <= ?1 AND shared <= ?1";
+    let why = |number: u64| -> Result<Unchanged> {
+        let sql = "SELECT fence, shared FROM stock WHERE item = 42";
+        let found = db.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+        Ok(unchanged_beside_readers(token(number), found))
+    };
+    for (sql, number, admitted) in
+        [(write, 7, 1), (read, 9, 1), (read, 8, 1), (write, 7, 0), (write, 10, 1), (read, 9, 0)]
+    {
+        let changed = db.execute(sql, [number])?;
+        ensure!(changed == admitted, "{number}: {sql}");
+        if sql == write && changed == 0 {
+            let Unchanged::Stale(stale) = why(7)? else { anyhow::bail!("7 after 9") };
+            ensure!((stale.seen(), stale.is_by_reader()) == (token(9), true));
+        }
+    }
+    ensure!(matches!(why(9)?, Unchanged::Stale(stale) if !stale.is_by_reader()));
+    ensure!(why(10)? == Unchanged::Unmatched);
+    Ok(())
+}
+
 async fn any_client_can_admit_with_a_closure(url: String) -> Result<()> {
     let name = unique("closure");
     let db = connect_postgres(&url).await?;
@@ -109,5 +143,10 @@ async fn any_client_can_admit_with_a_closure(url: String) -> Result<()> {
     admit(&table, &name, token(8), query).await?;
     let refused = admit(&table, &name, token(7), query).await.unwrap_err();
     ensure!(refused.to_string() == "token 7 is stale: 8 was here before", "{refused}");
+    admit_shared(&table, &name, token(10), query).await?;
+    admit_shared(&table, &name, token(9), query).await?;
+    let refused = admit(&table, &name, token(9), query).await.unwrap_err();
+    let text = "token 9 is stale: 10 was here before, as a reader";
+    ensure!(refused.to_string() == text, "{refused}");
     Ok(())
 }

@@ -35,18 +35,20 @@ async fn fences_without_an_admission_for_so_many_days_are_swept_and_no_others(
     url: String,
 ) -> Result<()> {
     let _alone = ALONE.lock().await;
-    let names = ["fresh", "old", "older", "renewed"].map(unique);
+    let names = ["fresh", "old", "older", "renewed", "read"].map(unique);
     for name in &names {
         open(&url, name).await?.write(1, Some(token(8))).await??;
     }
-    let [fresh, old, older, renewed] = &names;
+    let [fresh, old, older, renewed, read] = &names;
     // One day more than the limit, and one less: the test may run over midnight.
-    for (name, days) in [(old, 29), (older, 31), (renewed, 31)] {
+    for (name, days) in [(old, 29), (older, 31), (renewed, 31), (read, 31)] {
         age(&url, name, days).await?;
     }
     open(&url, renewed).await?.write(2, Some(token(8))).await??;
+    // A reader counts too.
+    open(&url, read).await?.read_shared(token(8)).await??;
     ensure!(sweep(&url, 30).await? >= 1);
-    for name in [fresh, old, renewed] {
+    for name in [fresh, old, renewed, read] {
         let refused = open(&url, name).await?.write(3, Some(token(7))).await?.is_err();
         ensure!(refused, "{name} was forgotten");
     }

@@ -11,7 +11,7 @@ use futures_util::{FutureExt, poll};
 use http::{Request, Response, StatusCode};
 use tenure::FencingToken;
 use tenure::fence;
-use tenure::fence::http::{FenceLayer, FenceService, HEADER, Store, Unavailable, path};
+use tenure::fence::http::{FenceLayer, FenceService, HEADER, Shown, Store, Unavailable, path};
 use tenure::fence::{Fences, Refused};
 use tenure_conformance::context::{SOON, soon, until};
 use tokio::sync::Notify;
@@ -48,10 +48,15 @@ async fn services_that_share_a_store_refuse_what_any_of_them_has_seen(url: Strin
     let db = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
     let service = || {
         let db = db.clone();
-        let store = move |resource: String, token: FencingToken| {
+        let store = move |resource: String, shown: Shown| {
             let mut db = db.clone();
             async move {
-                let admitted = fence::redis::admit(&mut db, &resource, token).await;
+                let admitted = match shown {
+                    Shown::Exclusive(token) => fence::redis::admit(&mut db, &resource, token).await,
+                    Shown::Shared(token) => {
+                        fence::redis::admit_shared(&mut db, &resource, token).await
+                    }
+                };
                 admitted.map_err(Unavailable::from_refused)
             }
         };
@@ -70,9 +75,8 @@ async fn services_that_share_a_store_refuse_what_any_of_them_has_seen(url: Strin
 
 async fn a_layer_that_cannot_admit_says_why_and_does_not_call_the_service(_: String) -> Result<()> {
     let numbers = Numbers::default();
-    let broken = |_: String, _: FencingToken| async {
-        Err(Refused::Store(Unavailable::new("out of order")))
-    };
+    let broken =
+        |_: String, _: Shown| async { Err(Refused::Store(Unavailable::new("out of order"))) };
     let mut service = FenceLayer::new(broken, path).layer(numbers.clone());
     ensure!(put(&mut service, "/a", Some(token(7))).await?.0 == 503);
     let mut service = FenceLayer::new(Fences::new(1), path).layer(numbers.clone());

@@ -16,10 +16,12 @@ mod lock_waits;
 mod names;
 mod not_a_token;
 mod promises;
+mod readers;
 mod redis_operations;
 mod registers;
 mod row_locks;
 mod sqlx_example;
+mod upgrade;
 mod worker;
 
 use std::sync::OnceLock;
@@ -47,6 +49,18 @@ const STORES: [Store; 12] = [
 /// The stores that compare tokens. In the others the lock itself is the fence.
 pub(crate) const EVERY: &[&str] =
     &["file", "http", "mysql", "postgres", "redis", "sqlite", "sqlx-mysql", "sqlx-postgres"];
+/// Those, and the fence of this process, which has no store to lose.
+pub(crate) const READERS: &[&str] = &[
+    "file",
+    "http",
+    "memory",
+    "mysql",
+    "postgres",
+    "redis",
+    "sqlite",
+    "sqlx-mysql",
+    "sqlx-postgres",
+];
 /// The stores whose fence can be lost, or overwritten by another program.
 pub(crate) const KEPT: &[&str] =
     &["file", "mysql", "postgres", "redis", "sqlite", "sqlx-mysql", "sqlx-postgres"];
@@ -63,6 +77,8 @@ fn main() {
     arguments.test_threads.get_or_insert(2);
     let all = [
         promises::CASES,
+        readers::CASES,
+        upgrade::CASES,
         column::CASES,
         conditions::CASES,
         deleted::CASES,

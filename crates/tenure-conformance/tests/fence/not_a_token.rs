@@ -16,7 +16,9 @@ cases! {
 
 async fn a_fence_with_garbage_in_it_admits_no_token(url: String) -> Result<()> {
     let mut register = open(&url, &unique("garbage")).await?;
-    for garbage in ["", "x", "-1", "0", "1.5", "9223372036854775808", "1 2"] {
+    for garbage in
+        ["", "x", "-1", "0", "1.5", "9223372036854775808", "1 2", ";8", "8;", "8;0", "8;x", "1;2;3"]
+    {
         register.write(1, Some(token(8))).await??;
         register.spoil(Some(garbage)).await?;
         for number in [1, 9] {
@@ -49,7 +51,22 @@ async fn a_header_that_is_no_token_is_a_bad_request(url: String) -> Result<()> {
         stream.read_exact(&mut line).await?;
         anyhow::Ok(String::from_utf8_lossy(&line[9..]).into_owned())
     };
-    for garbage in ["x", "-1", "0", "+7", "07", "1.5", "9223372036854775808", "1, 2"] {
+    for garbage in [
+        "x",
+        "-1",
+        "0",
+        "+7",
+        "07",
+        "1.5",
+        "9223372036854775808",
+        "1, 2",
+        "7;",
+        ";shared",
+        "7; shared",
+        "7;Shared",
+        "07;shared",
+        "7;shared;shared",
+    ] {
         let status = status(format!("fencing-token: {garbage}\r\n")).await?;
         ensure!(status == "400", "`{garbage}`: {status}");
     }

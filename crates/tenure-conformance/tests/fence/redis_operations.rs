@@ -17,6 +17,7 @@ const SELL: &str = "
 cases! {
     redis_deletes_and_adds_only_for_a_token_that_is_not_older on &["redis"];
     a_script_of_the_caller_includes_the_check on &["redis"];
+    a_script_of_a_reader_includes_the_check on &["redis"];
 }
 
 async fn get(db: &mut MultiplexedConnection, name: &str) -> Result<Option<i64>> {
@@ -45,6 +46,27 @@ async fn redis_deletes_and_adds_only_for_a_token_that_is_not_older(url: String) 
     // The fence outlives the value.
     ensure!(set(&mut db, &name, token(7), 1).await.is_err());
     ensure!(get(&mut db, &name).await?.is_none());
+    Ok(())
+}
+
+async fn a_script_of_a_reader_includes_the_check(url: String) -> Result<()> {
+    let mut db = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+    let name = unique("reader");
+    let script = Script::new(&format!(
+        "{CHECK} return tenure_admit_shared(KEYS[2], ARGV[1]) or redis.call('GET', KEYS[1])"
+    ));
+    set(&mut db, &name, token(7), 2).await?;
+    let mut read = async |shown: u64| {
+        let mut call = script.key(&name);
+        call.key(key(&name)).arg(shown);
+        call.invoke_async::<i64>(&mut db).await
+    };
+    ensure!(read(9).await? == 2 && read(8).await? == 2);
+    let error = refused(read(6).await.err().context("6 after 7")?, token(6));
+    ensure!(error.to_string() == "token 6 is stale: 7 was here before", "{error}");
+    let error = set(&mut db, &name, token(7), 1).await.err().context("7 after 9")?;
+    let text = "token 7 is stale: 9 was here before, as a reader";
+    ensure!(error.to_string() == text, "{error}");
     Ok(())
 }
 

@@ -217,7 +217,7 @@ async fn clients_agree_under_other_isolation_levels_and_time_zones(
     let guard = acquire(&clients[0].lock("k").ttl(Duration::from_secs(60))).await?;
     for other in &clients[1..] {
         let holding = other.lock("k").status().await?.unwrap();
-        let left = holding.holder.ttl_left.unwrap();
+        let left = holding.holder().ttl_left.unwrap();
         ensure!(left > Duration::from_secs(40) && left <= Duration::from_secs(60), "{left:?}");
         ensure!(is_busy(&other.lock("k")).await?);
     }

@@ -89,7 +89,7 @@ async fn a_late_request_does_not_shorten_the_lease() -> Result<()> {
 
 async fn left(backend: &Postgres, key: &Key) -> Result<Duration> {
     let holdings = backend.list(Scope::Key(key)).await?;
-    holdings.first().and_then(|holding| holding.holder.ttl_left).context("a lease")
+    holdings.first().and_then(|holding| holding.holder().ttl_left).context("a lease")
 }
 
 async fn a_late_request_does_not_shorten_a_queue_entry() -> Result<()> {
@@ -205,7 +205,7 @@ async fn a_pushed_grant_is_ignored_after_its_eviction() -> Result<()> {
     ensure!(matches!(one.try_acquire(&waiter).await?, Attempt::Busy(_)));
     ensure!(two.release(&holder).await?);
     let granted = two.list(Scope::Key(&holder.key)).await?;
-    let token = granted.first().and_then(|holding| holding.holder.token).context("a grant")?;
+    let token = granted.first().and_then(|holding| holding.holder().token).context("a grant")?;
     ensure!(two.evict(&holder.key, token).await?);
     let new = two.try_acquire(&other).await?.granted()?.token;
     ensure!(matches!(one.try_acquire(&waiter).await?, Attempt::Busy(_)));

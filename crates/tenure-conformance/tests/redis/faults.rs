@@ -140,7 +140,7 @@ async fn a_request_whose_response_is_dropped_counts_once(cluster: &Cluster) -> R
         let guard = soon("acquire", client.lock("k").ttl(SECOND * 10).acquire()).await??;
         ensure!(Some(guard.token()) > last, "{:?} came after {last:?}", guard.token());
         last = Some(guard.token());
-        let seen = other.lock("k").status().await?.and_then(|holding| holding.holder.token);
+        let seen = other.lock("k").status().await?.and_then(|holding| holding.holder().token);
         ensure!(seen == last, "held under {seen:?}, granted {last:?}");
         match soon("release", guard.release()).await? {
             Ok(()) => {}

@@ -272,7 +272,7 @@ async fn the_token_of_a_node_that_granted_late_is_not_shown(cluster: &Cluster) -
     let carried_out = || async { Ok((number(late, &["EXISTS", "k"])? == 1).then_some(())) };
     until(LONG, "the late request", carried_out).await?;
     let lock = operator.lock("k");
-    let shown = soon("status", lock.status()).await??.context("it is held")?.holder.token;
+    let shown = soon("status", lock.status()).await??.context("it is held")?.holder().token;
     ensure!(shown == Some(guard.token()), "{shown:?} is shown, the holder has {}", guard.token());
     ensure!(soon("evict", lock.evict(guard.token())).await??, "the grant was not found");
     soon("the loss", guard.lost()).await?;

@@ -39,8 +39,8 @@ impl Runner<'_> {
         let holding = observer.holding();
         self.observer = Some(observer);
         let holding = holding?;
-        let holder = holding.as_ref().map(|holding| holding.holder.owner.clone());
-        let left = holding.as_ref().and_then(|holding| holding.holder.ttl_left);
+        let holder = holding.as_ref().map(|holding| holding.holder().owner.clone());
+        let left = holding.as_ref().and_then(|holding| holding.holder().ttl_left);
         let until = left.map(|left| self.clock.after(left));
         self.recorder.record(SERVER, EventKind::Seen { holder, until });
         Ok(holding)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{HolderInfo, Owner};
+use super::{HolderInfo, Mode, Owner};
 use crate::key::Key;
 use crate::token::FencingToken;
 
@@ -38,9 +38,9 @@ pub struct Claim {
     /// Whether the lease is never renewed: then the grant has to last the whole ttl, also where the
     /// server lets many claims share one lease.
     pub fixed: bool,
-    /// Token of the grant that a renewal extends. A renewal of another grant of the same owner is
-    /// refused as lost: an eviction may be followed by a late request of the evicted claim, which
-    /// is granted again.
+    /// Token of the grant that a renewal extends, or that a downgrade makes shared. Another grant
+    /// of the same owner is refused as lost: an eviction may be followed by a late request of the
+    /// evicted claim, which is granted again.
     pub token: Option<FencingToken>,
     /// Who the holder is, for operators and other clients.
     pub holder_info: HolderInfo,
@@ -61,21 +61,4 @@ impl Claim {
             holder_info: HolderInfo::default(),
         }
     }
-}
-
-/// How a key is held. There is one mode; every backend implements it.
-///
-/// # Examples
-///
-/// ```
-/// use tenure::backend::Mode;
-///
-/// assert_eq!(Mode::default(), Mode::Exclusive);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Mode {
-    /// By one owner at a time.
-    #[default]
-    Exclusive,
 }

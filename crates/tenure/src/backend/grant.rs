@@ -26,12 +26,15 @@ pub struct Grant {
     pub token: FencingToken,
     /// The lease, counted by the client from before the request was sent.
     pub ttl: Duration,
+    /// How many tokens, from `token` on, no other grant of the key has or gets. 1 unless the server
+    /// reserves more.
+    pub tokens: u32,
 }
 
 impl Grant {
     /// A grant with this token and lease.
     pub fn new(token: FencingToken, ttl: Duration) -> Grant {
-        Grant { token, ttl }
+        Grant { token, ttl, tokens: 1 }
     }
 }
 
@@ -98,8 +101,10 @@ impl<T> Attempt<T> {
 pub struct Busy {
     /// Key of the lock.
     pub key: Key,
-    /// The holder, where the server can tell.
+    /// The holder, where the server can tell; of several the oldest.
     pub holder: Option<Box<Holder>>,
+    /// How many holders there are, where the server can tell.
+    pub holders: u32,
     /// How many waiters are ahead of this claim, where the server has a queue and it is in it.
     pub ahead: Option<u32>,
     /// When it makes sense to try again.
@@ -111,7 +116,14 @@ pub struct Busy {
 impl Busy {
     /// The key is held, and nothing else is known.
     pub fn new(key: Key) -> Busy {
-        Busy { key, holder: None, ahead: None, retry_after: None, waited: Duration::ZERO }
+        Busy {
+            key,
+            holder: None,
+            holders: 0,
+            ahead: None,
+            retry_after: None,
+            waited: Duration::ZERO,
+        }
     }
 }
 
@@ -121,6 +133,11 @@ impl fmt::Display for Busy {
         match &self.holder {
             Some(holder) => holder.fmt(f)?,
             None => f.write_str("another")?,
+        }
+        match self.holders {
+            0 | 1 => {}
+            2 => f.write_str(" and 1 other")?,
+            n => write!(f, " and {} others", n - 1)?,
         }
         match self.ahead {
             Some(1) => f.write_str("; 1 waiter is ahead"),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::HolderInfo;
+use super::{HolderInfo, Mode};
 use crate::key::{Key, acts_on_a_terminal};
 use crate::token::FencingToken;
 
@@ -33,6 +33,8 @@ pub struct Holder {
     pub supervisor: Option<u32>,
     /// Free text that it set with [`Lock::note`](crate::Lock::note), or `--note` of `tenure run`.
     pub note: String,
+    /// How it holds the key.
+    pub mode: Mode,
     /// Fencing token of its grant, if the server keeps it readable.
     pub token: Option<FencingToken>,
     /// For how long it has held the lock, by the server's clock.
@@ -51,6 +53,7 @@ impl Holder {
             pid,
             supervisor: (info.pid() != pid).then(|| info.pid()),
             note: note.to_owned(),
+            mode: Mode::Exclusive,
             token: None,
             held_for: None,
             ttl_left: None,
@@ -101,6 +104,8 @@ pub struct Waiter {
     pub host: String,
     /// Its process id; of `tenure run` the one to signal.
     pub pid: u32,
+    /// How it wants to hold the key.
+    pub mode: Mode,
     /// For how long it has waited, by the server's clock.
     pub waiting_for: Option<Duration>,
 }
@@ -112,13 +117,14 @@ impl Waiter {
             owner: info.name().to_owned(),
             host: info.host().to_owned(),
             pid: info.pid_and_note().0,
+            mode: Mode::Exclusive,
             waiting_for: None,
         }
     }
 }
 
-/// One held key, for operators: its holder and its waiters in order. With the feature `serde` it is
-/// the row that `tenure ls --json` and `tenure show --json` print.
+/// One held key, for operators: its holders and its waiters in order. With the feature `serde` it
+/// is the row that `tenure ls --json` and `tenure show --json` print.
 ///
 /// # Examples
 ///
@@ -127,8 +133,8 @@ impl Waiter {
 /// let locks = tenure::connect("memory:?owner=web-3").await?;
 /// let guard = locks.lock("orders/42").acquire().await?;
 /// let holdings = locks.list("orders/").await?;
-/// assert_eq!(holdings[0].holder.owner, "web-3");
-/// assert_eq!(holdings[0].holder.token, Some(guard.token()));
+/// assert_eq!(holdings[0].holder().owner, "web-3");
+/// assert_eq!(holdings[0].holder().token, Some(guard.token()));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -136,16 +142,26 @@ impl Waiter {
 pub struct Holding {
     /// Key of the lock.
     pub key: Key,
-    /// Its holder.
-    pub holder: Holder,
+    /// Its holders, the oldest first; never empty, and of an exclusive lock only one.
+    pub holders: Vec<Holder>,
     /// Its waiters, in the order in which they came.
     pub waiters: Vec<Waiter>,
 }
 
 impl Holding {
-    /// A held key without waiters.
+    /// A key with one holder and no waiters.
     pub fn new(key: Key, holder: Holder) -> Holding {
-        Holding { key, holder, waiters: Vec::new() }
+        Holding { key, holders: vec![holder], waiters: Vec::new() }
+    }
+
+    /// A key with these holders, the oldest first, and no waiters. `None` without any.
+    pub fn of(key: Key, holders: Vec<Holder>) -> Option<Holding> {
+        (!holders.is_empty()).then(|| Holding { key, holders, waiters: Vec::new() })
+    }
+
+    /// The holder; of several the oldest.
+    pub fn holder(&self) -> &Holder {
+        &self.holders[0]
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use super::{Mode, Modes};
+use crate::error::{Error, ErrorKind, Result};
 
 /// What a server can promise.
 ///
@@ -40,11 +41,14 @@ pub struct Info {
     /// at the server nor in the backend. The client then saves the release that ends every other
     /// claim.
     pub busy_leaves_nothing: bool,
+    /// Which modes it has besides the exclusive one. The engine refuses the others before any
+    /// request is sent.
+    pub modes: Modes,
 }
 
 impl Info {
     /// Strict tokens, first come first served, pushed wake-ups, many machines, any lease up to a
-    /// day.
+    /// day, exclusive locks only.
     pub fn new(name: &'static str) -> Info {
         Info {
             name,
@@ -56,7 +60,22 @@ impl Info {
             max_ttl: Duration::from_secs(24 * 60 * 60),
             max_expiry_ttls: 1,
             busy_leaves_nothing: false,
+            modes: Modes::default(),
         }
+    }
+
+    /// Whether the server has such a mode.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` if not.
+    pub(crate) fn check_mode(&self, mode: Mode) -> Result<()> {
+        if self.modes.has(mode) {
+            return Ok(());
+        }
+        let what = if mode.is_lock() { "shared locks" } else { "semaphores" };
+        let message = format!("{} has no {what}; docs/modes.md says which servers have", self.name);
+        Err(Error::new(ErrorKind::Unsupported, message))
     }
 
     /// Whether the server keeps such a lease.

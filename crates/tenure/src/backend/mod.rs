@@ -13,9 +13,10 @@ mod holder;
 mod holder_info;
 mod info;
 mod lost;
+mod mode;
 mod owner;
 
-pub use self::claim::{Claim, Mode};
+pub use self::claim::Claim;
 pub use self::grant::Grant;
 #[doc(no_inline)]
 pub use self::grant::{Attempt, Busy};
@@ -25,6 +26,9 @@ pub use self::holder_info::HolderInfo;
 pub use self::info::{Fencing, Info, Order, Reach, Wakeup};
 #[doc(no_inline)]
 pub use self::lost::{Lost, LostReason};
+#[doc(no_inline)]
+pub use self::mode::Mode;
+pub use self::mode::Modes;
 pub use self::owner::Owner;
 use crate::error::Result;
 use crate::finding::Finding;
@@ -40,13 +44,14 @@ use crate::token::FencingToken;
 ///
 /// | method | must | must not | may the engine drop it? |
 /// |---|---|---|---|
-/// | `try_acquire` | respond at once; repeated by the same owner, return the same grant or extend its queue entry | wait; grant to two owners; repeat or lower a token | yes; it then repeats the request, or releases, with `unconfirmed` set |
-/// | `renew` | extend only the grant of `claim.token` that (key, owner) still holds; respond to each claim by itself | create anything; let one claim fail for another | yes, harmless |
-/// | `release` | remove every record of (key, owner), whether it holds, waits or was never seen; idempotent | touch another owner; fail because nothing is there | yes, then repeated |
-/// | `until_free` | subscribe, *then check*, then wait | hold anything | freely |
+/// | `try_acquire` | respond at once, by the rule of [`Mode`]; repeated by the same owner, return the same grant or extend its queue entry | wait; grant what does not fit, or past a waiter; repeat or lower a token | yes; it then repeats the request, or releases, with `unconfirmed` set |
+/// | `try_acquire` with `claim.token` and mode `Shared`: a downgrade | make the exclusive grant with this token shared, keep its token, hand off to the readers at the head; repeated, return the same grant | create a grant or a queue entry: if this grant is not there, `Lost` | yes; it then repeats the request |
+/// | `renew` | extend only the grant of `claim.token` that (key, owner) still holds, in whichever mode; respond to each claim by itself | create anything; let one claim fail for another | yes, harmless |
+/// | `release` | remove every record of (key, owner), whether it holds (in whichever mode), waits or was never seen, then hand off; idempotent | touch another owner; fail because nothing is there | yes, then repeated |
+/// | `until_free` | subscribe, *then check*, then wait: with a queue entry until it may be granted, without one until the holders have changed | hold anything | freely |
 /// | `until_lost` | return when the claim may be lost | be needed for safety | freely |
-/// | `list` | show every held key in scope, with its holder and waiters | change anything; be used for decisions | freely |
-/// | `evict` | force-release exactly the grant with this token, and wake its holder | touch a later grant | it may have been carried out |
+/// | `list` | show every held key in scope, with its holders and waiters | change anything; be used for decisions | freely |
+/// | `evict` | force-release exactly the grant whose range of tokens has this token, wake its holder, then hand off | touch another grant | it may have been carried out |
 /// | `doctor` | check what on the server could break a guarantee | change anything | freely |
 ///
 /// Rules that hold in whatever order, and however late, the requests of one claim are carried out:
@@ -66,6 +71,17 @@ use crate::token::FencingToken;
 ///    owner.
 /// 9. A server that is demoted, read-only or out of its cluster is left: its connection is dropped,
 ///    and the next request goes to the new one.
+///
+/// Three steps change what the queue may hand out, and each is easily forgotten: a waiter that
+/// leaves (a reader behind a writer that gave up fits now), the end of one holder's lease among
+/// several (the head of the queue checks at the *earliest* end), and a downgrade.
+///
+/// Tokens of a key are unique, and of two grants that could not have been alive together the later
+/// one has the higher token: a reader is above every writer before it, and a writer above every
+/// reader before it. Among readers that hold together the order means nothing.
+///
+/// The engine sends only modes that [`Info::modes`] has. A key is a lock or a semaphore: a claim of
+/// the other kind is `Invalid` for as long as the key has holders or waiters.
 ///
 /// Every claim for which a request was sent ends with a `release`, also a lost one, which the
 /// engine repeats until the server responds; the exception is [`Info::busy_leaves_nothing`].

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 
-use crate::backend::{Claim, Lost, LostReason};
+use crate::backend::{Claim, Lost, LostReason, Mode};
 use crate::engine::ClientStatus;
 use crate::key::Key;
 use crate::support::clock::{AtomicMoment, Moment};
@@ -45,6 +45,8 @@ struct State {
     /// Set once and never cleared: a late renewal must not revive a lease that was seen to have
     /// ended.
     ended: Option<LostReason>,
+    /// Whether a downgrade was begun. From then on other readers may hold too.
+    downgraded: bool,
 }
 
 /// What is fixed about a lock when it is granted.
@@ -71,7 +73,7 @@ impl LeaseState {
             renew_every: params.renew_every,
             limit: params.max_hold.map_or(Moment::NEVER, |span| since + span),
             status,
-            state: Mutex::new(State { deadline, ended: None }),
+            state: Mutex::new(State { deadline, ended: None, downgraded: false }),
             on_ended: Notify::new(),
             listed: AtomicMoment::new(Moment::NEVER),
             watch: AtomicWaker::new(),
@@ -150,6 +152,17 @@ impl LeaseState {
             state.deadline = state.deadline.max(sent + ttl);
         }
         Some(margin)
+    }
+
+    /// How the key is held. A lock whose downgrade was begun counts as shared, whether or not the
+    /// server has confirmed it: it may have let readers in.
+    pub(crate) fn mode(&self) -> Mode {
+        if self.state.lock().downgraded { Mode::Shared } else { self.claim.mode }
+    }
+
+    /// Makes it count as shared, before the request of a downgrade is sent.
+    pub(crate) fn begin_downgrade(&self) {
+        self.state.lock().downgraded = true;
     }
 
     /// When it ends, unless something happens before.

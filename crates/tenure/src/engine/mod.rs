@@ -4,6 +4,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `acquire/` | an acquire, seen from its caller, and as a task of its own while it waits |
+//! | `downgrade.rs` | makes a held exclusive lock shared |
 //! | `guard_inner.rs`, `lease_state.rs` | a held lock: who owns it, and what is known about its lease |
 //! | `renewer.rs`, `schedule.rs` | the task that renews all held locks, and its timetable |
 //! | `releaser/` | the task that releases, and repeats until the server responds |
@@ -11,6 +12,7 @@
 //! | `in_place.rs` | futures that run on the caller's thread, and outlive the caller |
 
 pub(crate) mod acquire;
+pub(crate) mod downgrade;
 pub(crate) mod executor;
 pub(crate) mod guard_inner;
 mod in_place;
@@ -28,7 +30,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::{Notify, watch};
 
-use crate::backend::{Backend, Info, Owner, Reach, Wakeup};
+use crate::backend::{Backend, Info, Mode, Owner, Reach, Wakeup};
 use crate::engine::executor::Executor;
 use crate::engine::releaser::Releaser;
 use crate::engine::renewer::Renewer;
@@ -149,6 +151,19 @@ impl ClientInner {
                 return;
             }
             ended.await;
+        }
+    }
+
+    /// Refuses a mode that the server lacks.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported`.
+    pub(crate) fn check_mode(&self, mode: Mode) -> Result<()> {
+        match mode {
+            Mode::Exclusive => Ok(()),
+            // Not the copy in `info`: a client that connects late learns it later.
+            Mode::Shared | Mode::Permits { .. } => self.backend.info().check_mode(mode),
         }
     }
 

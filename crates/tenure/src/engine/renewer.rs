@@ -234,7 +234,7 @@ fn on_renewed(inner: &ClientInner, lease: &LeaseState, sent: Moment, ttl: Durati
 }
 
 /// The server said that the claim is no longer held.
-fn on_lost(inner: &Arc<ClientInner>, lease: &Arc<LeaseState>, reason: LostReason) {
+pub(super) fn on_lost(inner: &Arc<ClientInner>, lease: &Arc<LeaseState>, reason: LostReason) {
     if inner.renewer.schedule().remove(lease).is_none() {
         return;
     }

@@ -1,115 +1,18 @@
-//! Fences in memory: around one value, and for many resources by name.
+//! Fences in memory for many resources, by name.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
 use std::time::Duration;
 
 use super::refused::{Refused, Stale};
+use super::seen::Seen;
 use crate::support::clock::{Clock, Moment};
 use crate::support::sync::{Condvar, Mutex};
 use crate::token::FencingToken;
 
 const DEFAULT_KEEP: Duration = Duration::from_secs(60 * 60);
-
-/// A value of this process behind a fence: only an admitted holder gets to it, one at a time, so
-/// that nothing can come between the admission and the write.
-///
-/// # Examples
-///
-/// ```
-/// use tenure::{fence::Fenced, FencingToken};
-///
-/// static STOCK: Fenced<u32> = Fenced::new(10);
-///
-/// let (old, new) = (FencingToken::new(1).unwrap(), FencingToken::new(2).unwrap());
-/// let n = *STOCK.admit(new)?; // first, before any read
-/// *STOCK.admit(new)? = n - 1; // and again with the write
-/// assert_eq!(STOCK.admit(old).unwrap_err().seen(), new);
-/// # Ok::<(), tenure::fence::Stale>(())
-/// ```
-#[derive(Default)]
-pub struct Fenced<T> {
-    state: Mutex<FencedState<T>>,
-}
-
-#[derive(Default)]
-struct FencedState<T> {
-    seen: Option<FencingToken>,
-    value: T,
-}
-
-impl<T> Fenced<T> {
-    /// A fence around this value that has seen no token.
-    pub const fn new(value: T) -> Fenced<T> {
-        Fenced { state: Mutex::new(FencedState { seen: None, value }) }
-    }
-
-    /// Admits this token, and from now on none below it. Blocks while another holder has the guard;
-    /// one that panicked with it does not keep the next out.
-    ///
-    /// # Errors
-    ///
-    /// [`Stale`] if a higher token was here before.
-    pub fn admit(&self, token: FencingToken) -> Result<FencedGuard<'_, T>, Stale> {
-        let mut state = self.state.lock();
-        if let Some(seen) = state.seen {
-            Stale::check(token, seen)?;
-        }
-        state.seen = Some(token);
-        Ok(FencedGuard(state))
-    }
-
-    /// The value, without its fence.
-    pub fn into_inner(self) -> T {
-        self.state.into_inner().value
-    }
-}
-
-impl<T> fmt::Debug for Fenced<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fenced").finish_non_exhaustive()
-    }
-}
-
-/// Access to the value of a [`Fenced`], for an admitted holder. Like every guard of a mutex it
-/// cannot be kept across an `await` in a spawned task: other holders block for it.
-///
-/// # Examples
-///
-/// ```
-/// use tenure::{fence::{Fenced, FencedGuard}, FencingToken};
-///
-/// let stock = Fenced::new(vec!["apple"]);
-/// let mut guard: FencedGuard<'_, _> = stock.admit(FencingToken::new(7).unwrap())?;
-/// guard.push("pear");
-/// # drop(guard);
-/// # assert_eq!(stock.into_inner(), ["apple", "pear"]);
-/// # Ok::<(), tenure::fence::Stale>(())
-/// ```
-#[must_use = "other holders are kept out only while this lives"]
-pub struct FencedGuard<'a, T>(MutexGuard<'a, FencedState<T>>);
-
-impl<T> Deref for FencedGuard<'_, T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        &self.0.value
-    }
-}
-
-impl<T> DerefMut for FencedGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.0.value
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for FencedGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.value.fmt(f)
-    }
-}
 
 /// Fences in memory for many resources, by name, with a limit to their number.
 ///
@@ -145,7 +48,7 @@ pub struct Fences {
 
 #[derive(Debug)]
 struct FenceEntry {
-    seen: FencingToken,
+    seen: Seen,
     last_admission: Moment,
     /// Whether a turn is under way.
     in_turn: bool,
@@ -166,23 +69,62 @@ impl Fences {
         self
     }
 
-    /// Admits this token for this resource, and from now on none below it. Blocks while another
-    /// holder has its turn there.
+    /// Admits this token of a writer for this resource, and from now on none below it. Blocks while
+    /// another holder has its turn there.
     ///
     /// # Errors
     ///
-    /// [`Refused::Stale`] if a higher token was here before, [`Refused::Store`] if there is no room
-    /// for another resource.
+    /// [`Refused::Stale`] if a higher token was here before, of a writer or of a reader;
+    /// [`Refused::Store`] if there is no room for another resource.
     pub fn admit(&self, resource: &str, token: FencingToken) -> Result<Turn<'_>, Refused<Full>> {
+        self.enter(resource, |seen| seen.admit(token))
+    }
+
+    /// Admits this token of a reader for this resource, and from now on no lower one of a writer.
+    /// Blocks while another holder has its turn there; readers come in any order.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused::Stale`] if a writer with a higher token was here before, [`Refused::Store`] if
+    /// there is no room for another resource.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tenure::{fence::{Fences, Full, Refused}, FencingToken};
+    ///
+    /// let fences = Fences::new(10_000);
+    /// let [writer, one, other] = [7, 8, 9].map(|number| FencingToken::new(number).unwrap());
+    /// drop(fences.admit_shared("stock/42", other)?);
+    /// drop(fences.admit_shared("stock/42", one)?); // both hold the lock
+    /// assert!(fences.admit("stock/42", writer).is_err());
+    /// # Ok::<(), Refused<Full>>(())
+    /// ```
+    pub fn admit_shared(
+        &self,
+        resource: &str,
+        token: FencingToken,
+    ) -> Result<Turn<'_>, Refused<Full>> {
+        self.enter(resource, |seen| seen.admit_shared(token))
+    }
+
+    fn enter(
+        &self,
+        resource: &str,
+        admit: impl Fn(&mut Seen) -> Result<(), Stale>,
+    ) -> Result<Turn<'_>, Refused<Full>> {
         let mut entries = self.entries.lock();
-        // A lower token than the one whose turn it is will be refused, and need not wait.
-        while entries.get(resource).is_some_and(|entry| entry.in_turn && entry.seen <= token) {
+        // A token that is refused already need not wait for the turn that is under way.
+        let waits =
+            |entry: &FenceEntry| entry.in_turn && admit(&mut Seen::clone(&entry.seen)).is_ok();
+        while entries.get(resource).is_some_and(waits) {
             entries = self.turn_ended.wait(entries);
         }
         let now = Clock::Boot.now();
-        let admitted = FenceEntry { seen: token, last_admission: now, in_turn: true };
+        let mut seen = entries.get(resource).map_or(Seen::new(), |entry| entry.seen);
+        admit(&mut seen)?;
+        let admitted = FenceEntry { seen, last_admission: now, in_turn: true };
         if let Some(entry) = entries.get_mut(resource) {
-            Stale::check(token, entry.seen)?;
             *entry = admitted;
         } else {
             self.make_room(&mut entries, now)?;
@@ -279,6 +221,7 @@ mod tests {
     use std::sync::Barrier;
     use std::thread;
 
+    use super::super::fenced::Fenced;
     use super::*;
 
     fn token(number: u64) -> FencingToken {

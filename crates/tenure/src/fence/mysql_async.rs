@@ -51,17 +51,20 @@ use crate::token::FencingToken;
 
 const TABLE: sql::Table = sql::Table::new(Dialect::MySql);
 
-/// Creates the table of fences, if it does not exist.
+/// Creates the table of fences, if it does not exist; one of before readers had tokens gets the
+/// column `shared`.
 ///
 /// # Errors
 ///
-/// The error of the server.
+/// The error of the server. It can also fail if two clients add the column at the same moment.
 ///
 /// # Cancel safety
 ///
 /// **Not undone.** Dropping the future does not stop a statement that was sent.
 pub async fn create(connection: &mut Conn) -> Result<(), Error> {
-    connection.query_drop(TABLE.create()).await
+    connection.query_drop(TABLE.create()).await?;
+    let columns: Option<i64> = connection.query_first(TABLE.count_shared()).await?;
+    if columns == Some(0) { connection.query_drop(TABLE.add_shared()).await } else { Ok(()) }
 }
 
 /// The first contact, in a transaction of its own: admits this token for this resource, and from
@@ -71,8 +74,8 @@ pub async fn create(connection: &mut Conn) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with the error of
-/// the server. Do not read the resource then.
+/// [`Refused::Stale`] if a higher token was admitted before, of a writer or of a reader;
+/// [`Refused::Store`] with the error of the server. Do not read the resource then.
 ///
 /// # Cancel safety
 ///
@@ -82,9 +85,50 @@ pub async fn contact(
     resource: &str,
     token: FencingToken,
 ) -> Result<(), Refused<Error>> {
+    contact_with(connection, TABLE.statement(), resource, token).await
+}
+
+/// The first contact of a reader, in a transaction of its own: as [`contact`], but other readers
+/// are admitted whatever their order. So no stale writer can change what is read afterwards.
+///
+/// # Errors
+///
+/// [`Refused::Stale`] if a writer with a higher token was admitted before, [`Refused::Store`] with
+/// the error of the server. Do not read the resource then.
+///
+/// # Cancel safety
+///
+/// **Not undone.** The token may have been admitted; calling this again with it is safe.
+///
+/// # Examples
+///
+/// ```no_run
+/// use mysql_async::prelude::Queryable;
+/// use tenure::{fence, FencingToken};
+///
+/// # async fn example(db: &mut mysql_async::Conn, token: FencingToken)
+/// #     -> Result<(), Box<dyn std::error::Error>> {
+/// fence::mysql_async::contact_shared(db, "stock/42", token).await?; // before the first read
+/// let n: Option<i64> = db.query_first("SELECT n FROM stock WHERE item = 42").await?;
+/// # Ok(()) }
+/// ```
+pub async fn contact_shared(
+    connection: &mut Conn,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
+    contact_with(connection, TABLE.statement_shared(), resource, token).await
+}
+
+async fn contact_with(
+    connection: &mut Conn,
+    statement: String,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
     let started = connection.start_transaction(TxOpts::default()).await;
     let mut transaction = started.map_err(Refused::Store)?;
-    match admit(&mut transaction, resource, token).await {
+    match send_token(&mut transaction, statement, resource, token).await {
         Ok(()) => transaction.commit().await.map_err(Refused::Store),
         Err(refused) => {
             transaction.rollback().await.map_err(Refused::Store)?;
@@ -103,8 +147,8 @@ pub async fn contact(
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with the error of
-/// the server. Roll back in any case.
+/// [`Refused::Stale`] if a higher token was admitted before, of a writer or of a reader;
+/// [`Refused::Store`] with the error of the server. Roll back in any case.
 ///
 /// # Cancel safety
 ///
@@ -116,8 +160,26 @@ pub async fn admit(
     resource: &str,
     token: FencingToken,
 ) -> Result<(), Refused<Error>> {
-    let highest = highest_token(transaction, resource, token.as_i64()).await;
-    sql::judge(token, highest.map_err(Refused::Store)?)
+    send_token(transaction, TABLE.statement(), resource, token).await
+}
+
+/// Admits this token of a reader for this resource in this transaction, and from now on no lower
+/// one of a writer. As for [`admit`], the transaction has to be committed.
+///
+/// # Errors
+///
+/// [`Refused::Stale`] if a writer with a higher token was admitted before, [`Refused::Store`] with
+/// the error of the server. Roll back in any case.
+///
+/// # Cancel safety
+///
+/// As for [`admit`].
+pub async fn admit_shared(
+    transaction: &mut Transaction<'_>,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
+    send_token(transaction, TABLE.statement_shared(), resource, token).await
 }
 
 /// Deletes the fences that were not used for so many whole days, and returns how many. When this is
@@ -143,16 +205,27 @@ pub async fn sweep(connection: &mut Conn, days: u16) -> Result<u64, Error> {
     Ok(connection.affected_rows())
 }
 
-/// Admits the token unless a higher one was admitted before; returns the highest.
+async fn send_token(
+    transaction: &mut Transaction<'_>,
+    statement: String,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
+    let highest = highest_token(transaction, statement, resource, token.as_i64()).await;
+    sql::judge(token, highest.map_err(Refused::Store)?)
+}
+
+/// Executes a statement of the table; returns its one number.
 async fn highest_token(
     transaction: &mut Transaction<'_>,
+    statement: String,
     resource: &str,
     token: i64,
 ) -> Result<i64, Error> {
-    let statement = TABLE.statement();
     let result = transaction.exec_iter(statement, (resource, token)).await?;
     let highest = result.last_insert_id();
     result.drop_result().await?;
-    // The client library returns `None` for 0, which is no fencing token.
-    Ok(highest.and_then(|highest| i64::try_from(highest).ok()).unwrap_or(0))
+    // The client library returns `None` for 0, which is no fencing token. It has no sign for the
+    // number of a reader.
+    Ok(highest.unwrap_or(0).cast_signed())
 }

@@ -20,10 +20,12 @@ use crate::token::FencingToken;
 pub struct Stale {
     token: FencingToken,
     seen: FencingToken,
+    by_reader: bool,
 }
 
 impl Stale {
-    /// For a fence of your own: refuses `token` if `seen` is higher.
+    /// For a fence of your own that keeps one number: refuses `token` if `seen` is higher. For one
+    /// that readers show their tokens to as well, see [`Seen`](super::Seen).
     ///
     /// # Errors
     ///
@@ -40,7 +42,12 @@ impl Stale {
     /// assert!(Stale::check(old, new).is_err());
     /// ```
     pub fn check(token: FencingToken, seen: FencingToken) -> Result<(), Stale> {
-        if seen > token { Err(Stale { token, seen }) } else { Ok(()) }
+        if seen > token { Err(Stale { token, seen, by_reader: false }) } else { Ok(()) }
+    }
+
+    /// As `check`, for a token that a reader has shown.
+    pub(crate) fn check_reader(token: FencingToken, seen: FencingToken) -> Result<(), Stale> {
+        Stale::check(token, seen).map_err(|stale| Stale { by_reader: true, ..stale })
     }
 
     /// The token that was refused.
@@ -52,11 +59,17 @@ impl Stale {
     pub fn seen(&self) -> FencingToken {
         self.seen
     }
+
+    /// Whether that token was shown by a reader, with `admit_shared`.
+    pub fn is_by_reader(&self) -> bool {
+        self.by_reader
+    }
 }
 
 impl fmt::Display for Stale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "token {} is stale: {} was here before", self.token, self.seen)
+        let who = if self.by_reader { ", as a reader" } else { "" };
+        write!(f, "token {} is stale: {} was here before{who}", self.token, self.seen)
     }
 }
 

@@ -48,13 +48,16 @@ use crate::token::FencingToken;
 
 const TABLE: sql::Table = sql::Table::new(Dialect::Sqlite);
 
-/// Creates the table of fences, if it does not exist.
+/// Creates the table of fences, if it does not exist; one of before readers had tokens gets the
+/// column `shared`.
 ///
 /// # Errors
 ///
 /// The error of SQLite.
 pub fn create(connection: &Connection) -> Result<(), Error> {
-    connection.execute_batch(&TABLE.create())
+    connection.execute_batch(&TABLE.create())?;
+    let columns: i64 = connection.query_row(&TABLE.count_shared(), [], |row| row.get(0))?;
+    if columns == 0 { connection.execute_batch(&TABLE.add_shared()) } else { Ok(()) }
 }
 
 /// The first contact, in a transaction of its own: admits this token for this resource, and from
@@ -63,10 +66,50 @@ pub fn create(connection: &Connection) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with the error of
-/// SQLite; it fails inside a transaction. Read nothing after an error.
+/// [`Refused::Stale`] if a higher token was admitted before, of a writer or of a reader;
+/// [`Refused::Store`] with the error of SQLite; it fails inside a transaction. Read nothing after
+/// an error.
 pub fn contact(
     connection: &mut Connection,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
+    contact_with(connection, &TABLE.statement(), resource, token)
+}
+
+/// The first contact of a reader, in a transaction of its own: as [`contact`], but other readers
+/// are admitted whatever their order. So no stale writer can change what is read afterwards.
+///
+/// # Errors
+///
+/// [`Refused::Stale`] if a writer with a higher token was admitted before, [`Refused::Store`] with
+/// the error of SQLite; it fails inside a transaction. Read nothing after an error.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::{fence, FencingToken};
+///
+/// let mut db = rusqlite::Connection::open_in_memory()?;
+/// fence::rusqlite::create(&db)?;
+/// let [writer, one, other] = [7, 8, 9].map(|number| FencingToken::new(number).unwrap());
+/// fence::rusqlite::contact_shared(&mut db, "stock/42", other)?;
+/// fence::rusqlite::contact_shared(&mut db, "stock/42", one)?; // both hold the lock
+/// let stale = fence::rusqlite::contact(&mut db, "stock/42", writer).unwrap_err();
+/// assert_eq!(stale.to_string(), "token 7 is stale: 9 was here before, as a reader");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn contact_shared(
+    connection: &mut Connection,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
+    contact_with(connection, &TABLE.statement_shared(), resource, token)
+}
+
+fn contact_with(
+    connection: &mut Connection,
+    statement: &str,
     resource: &str,
     token: FencingToken,
 ) -> Result<(), Refused<Error>> {
@@ -75,19 +118,20 @@ pub fn contact(
         .map_err(Refused::Store)?;
     // `FULL`: with less, a power cut can undo the commit, but not what was read after it.
     synchronous(connection, before.max(2)).map_err(Refused::Store)?;
-    let admitted = contact_as_set(connection, resource, token);
+    let admitted = contact_as_set(connection, statement, resource, token);
     synchronous(connection, before).map_err(Refused::Store)?;
     admitted
 }
 
 fn contact_as_set(
     connection: &mut Connection,
+    statement: &str,
     resource: &str,
     token: FencingToken,
 ) -> Result<(), Refused<Error>> {
     let started = connection.transaction_with_behavior(TransactionBehavior::Immediate);
     let transaction = started.map_err(Refused::Store)?;
-    admit(&transaction, resource, token)?;
+    send_token(&transaction, statement, resource, token)?;
     transaction.commit().map_err(Refused::Store)
 }
 
@@ -102,14 +146,38 @@ fn synchronous(connection: &Connection, level: i64) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with the error of
-/// SQLite. Roll back in any case.
+/// [`Refused::Stale`] if a higher token was admitted before, of a writer or of a reader;
+/// [`Refused::Store`] with the error of SQLite. Roll back in any case.
 pub fn admit(
     transaction: &Transaction<'_>,
     resource: &str,
     token: FencingToken,
 ) -> Result<(), Refused<Error>> {
-    let mut statement = transaction.prepare_cached(&TABLE.statement()).map_err(Refused::Store)?;
+    send_token(transaction, &TABLE.statement(), resource, token)
+}
+
+/// Admits this token of a reader for this resource in this transaction, and from now on no lower
+/// one of a writer. As for [`admit`], the transaction has to be committed.
+///
+/// # Errors
+///
+/// [`Refused::Stale`] if a writer with a higher token was admitted before, [`Refused::Store`] with
+/// the error of SQLite. Roll back in any case.
+pub fn admit_shared(
+    transaction: &Transaction<'_>,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
+    send_token(transaction, &TABLE.statement_shared(), resource, token)
+}
+
+fn send_token(
+    transaction: &Transaction<'_>,
+    statement: &str,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
+    let mut statement = transaction.prepare_cached(statement).map_err(Refused::Store)?;
     let highest = statement.query_row((resource, token.as_i64()), |row| row.get(0));
     sql::judge(token, highest.map_err(Refused::Store)?)
 }

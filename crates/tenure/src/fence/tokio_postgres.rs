@@ -98,11 +98,25 @@ impl Table {
         resource: &str,
         token: FencingToken,
     ) -> Result<(), Refused<Error>> {
-        let transaction = client.transaction().await.map_err(Refused::Store)?;
-        // Durable for this transaction only: `sql` says what a first contact has to survive.
-        let statement = format!("{}{}", self.0.statement(), sql::POSTGRES_DURABLE);
-        send_token(&transaction, &statement, resource, token).await?;
-        transaction.commit().await.map_err(Refused::Store)
+        contact_with(client, self.0.statement(), resource, token).await
+    }
+
+    /// As the function [`contact_shared`], for this table.
+    ///
+    /// # Errors
+    ///
+    /// As for [`contact_shared`].
+    ///
+    /// # Cancel safety
+    ///
+    /// **Not undone.** The token may have been seen; to send it again is safe.
+    pub async fn contact_shared(
+        &self,
+        client: &mut Client,
+        resource: &str,
+        token: FencingToken,
+    ) -> Result<(), Refused<Error>> {
+        contact_with(client, self.0.statement_shared(), resource, token).await
     }
 
     /// As the function [`admit`], for this table.
@@ -124,6 +138,24 @@ impl Table {
         send_token(transaction, &self.0.statement(), resource, token).await
     }
 
+    /// As the function [`admit_shared`], for this table.
+    ///
+    /// # Errors
+    ///
+    /// As for [`admit_shared`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`admit`](Table::admit).
+    pub async fn admit_shared(
+        &self,
+        transaction: &Transaction<'_>,
+        resource: &str,
+        token: FencingToken,
+    ) -> Result<(), Refused<Error>> {
+        send_token(transaction, &self.0.statement_shared(), resource, token).await
+    }
+
     /// As the function [`sweep`], for this table.
     ///
     /// # Errors
@@ -139,7 +171,8 @@ impl Table {
     }
 }
 
-/// Creates the table of fences `public.tenure_fence`, if it is missing.
+/// Creates the table of fences `public.tenure_fence`, if it is missing; one of before readers had
+/// tokens gets the column `shared`.
 ///
 /// # Errors
 ///
@@ -159,8 +192,8 @@ pub async fn create(client: &Client) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with what
-/// PostgreSQL says. Read nothing then.
+/// [`Refused::Stale`] if a higher token was admitted before, of a writer or of a reader;
+/// [`Refused::Store`] with what PostgreSQL says. Read nothing then.
 ///
 /// # Cancel safety
 ///
@@ -173,6 +206,37 @@ pub async fn contact(
     PUBLIC.contact(client, resource, token).await
 }
 
+/// The first contact of a reader, in a transaction of its own: as [`contact`], but other readers
+/// are admitted whatever their order. So no stale writer can change what is read afterwards.
+///
+/// # Errors
+///
+/// [`Refused::Stale`] if a writer with a higher token was admitted before, [`Refused::Store`] with
+/// what PostgreSQL says. Read nothing then.
+///
+/// # Cancel safety
+///
+/// **Not undone.** The token may have been seen; to send it again is safe.
+///
+/// # Examples
+///
+/// ```no_run
+/// use tenure::{fence, FencingToken};
+///
+/// # async fn example(db: &mut tokio_postgres::Client, token: FencingToken)
+/// #     -> Result<(), Box<dyn std::error::Error>> {
+/// fence::tokio_postgres::contact_shared(db, "stock/42", token).await?; // before the first read
+/// let row = db.query_one("SELECT n FROM stock WHERE item = 42", &[]).await?;
+/// # Ok(()) }
+/// ```
+pub async fn contact_shared(
+    client: &mut Client,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
+    PUBLIC.contact_shared(client, resource, token).await
+}
+
 /// Admits this token for this resource in this transaction, and from now on none below it. One
 /// round trip and no prepared statement, so that it works behind a pooler.
 ///
@@ -181,8 +245,8 @@ pub async fn contact(
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with what
-/// PostgreSQL says. Roll back in any case.
+/// [`Refused::Stale`] if a higher token was admitted before, of a writer or of a reader;
+/// [`Refused::Store`] with what PostgreSQL says. Roll back in any case.
 ///
 /// # Cancel safety
 ///
@@ -194,6 +258,25 @@ pub async fn admit(
     token: FencingToken,
 ) -> Result<(), Refused<Error>> {
     PUBLIC.admit(transaction, resource, token).await
+}
+
+/// Admits this token of a reader for this resource in this transaction, and from now on no lower
+/// one of a writer. As for [`admit`], the transaction has to be committed.
+///
+/// # Errors
+///
+/// [`Refused::Stale`] if a writer with a higher token was admitted before, [`Refused::Store`] with
+/// what PostgreSQL says. Roll back in any case.
+///
+/// # Cancel safety
+///
+/// As for [`admit`].
+pub async fn admit_shared(
+    transaction: &Transaction<'_>,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
+    PUBLIC.admit_shared(transaction, resource, token).await
 }
 
 /// Deletes the fences that no client used for so many whole days, and returns how many.
@@ -216,6 +299,19 @@ pub async fn admit(
 /// ```
 pub async fn sweep(client: &Client, days: u16) -> Result<u64, Error> {
     PUBLIC.sweep(client, days).await
+}
+
+async fn contact_with(
+    client: &mut Client,
+    statement: String,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
+    let transaction = client.transaction().await.map_err(Refused::Store)?;
+    // Durable for this transaction only: `sql` says what a first contact has to survive.
+    let statement = statement + sql::POSTGRES_DURABLE;
+    send_token(&transaction, &statement, resource, token).await?;
+    transaction.commit().await.map_err(Refused::Store)
 }
 
 async fn send_token(

@@ -11,7 +11,7 @@ use crate::{LEASE, TestContext, acquire, busy, claim, renew, waiting};
 /// When the lease ends in the store: not before this.
 async fn end(store: &Sqlite, claim: &Claim) -> Instant {
     let holdings = store.list(Scope::Key(&claim.key)).await.unwrap();
-    let left = holdings[0].holder.ttl_left.unwrap();
+    let left = holdings[0].holder().ttl_left.unwrap();
     Instant::now() + left
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use async_trait::async_trait;
 use tenure::FencingToken;
-use tenure::fence::file::admit;
+use tenure::fence::file::{admit, admit_shared};
 
 use super::{FenceResult, Register, split_stale};
 
@@ -28,6 +28,13 @@ impl Register for File {
             admitted => admitted,
         };
         Ok(Ok(fs::read_to_string(&self.0)?.parse()?))
+    }
+
+    async fn read_shared(&mut self, token: FencingToken) -> FenceResult<i64> {
+        match split_stale(admit_shared(&self.0, token))? {
+            Ok(admitted) => Ok(Ok(admitted.read()?.parse()?)),
+            Err(stale) => Ok(Err(stale)),
+        }
     }
 
     async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()> {

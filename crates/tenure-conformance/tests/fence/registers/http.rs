@@ -8,10 +8,10 @@ use std::task::{Context as TaskContext, Poll};
 use anyhow::{Context, Result, bail, ensure};
 use async_trait::async_trait;
 use futures_util::future::{Ready, ready};
-use http::{Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use tenure::FencingToken;
-use tenure::fence::http::{FenceLayer, HEADER, path};
-use tenure::fence::{Fences, Stale};
+use tenure::fence::http::{FenceLayer, HEADER, Shown, path, set, set_shared, shown};
+use tenure::fence::{Fences, Seen};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tower_layer::Layer;
@@ -133,9 +133,16 @@ impl Remote {
         &mut self,
         method: &str,
         body: String,
-        token: Option<FencingToken>,
+        token: Option<Shown>,
     ) -> FenceResult<String> {
-        let header = token.map(|token| format!("{HEADER}: {token}\r\n")).unwrap_or_default();
+        let mut shown_headers = HeaderMap::new();
+        match token {
+            Some(Shown::Exclusive(token)) => set(&mut shown_headers, token),
+            Some(Shown::Shared(token)) => set_shared(&mut shown_headers, token),
+            None => {}
+        }
+        let header = shown_headers.get(HEADER).map(|value| value.to_str()).transpose()?;
+        let header = header.map(|value| format!("{HEADER}: {value}\r\n")).unwrap_or_default();
         let name = &self.name;
         let length = body.len();
         let text =
@@ -146,10 +153,25 @@ impl Remote {
             (Some("200"), _) => Ok(Ok(body)),
             (Some("412"), Some(token)) => {
                 let seen = headers.iter().find(|(name, _)| *name == HEADER.as_str());
-                let seen = seen.context("the token seen")?.1.parse()?;
-                Ok(Err(Stale::check(token, seen).err().context("a higher token")?))
+                let value = seen.context("the token seen")?.1.parse()?;
+                let seen = shown(&HeaderMap::from_iter([(HEADER, value)]));
+                let mut fence = Seen::new();
+                match seen.map_err(anyhow::Error::msg)?.context("a token")? {
+                    Shown::Exclusive(seen) => fence.admit(seen)?,
+                    Shown::Shared(seen) => fence.admit_shared(seen)?,
+                }
+                Ok(Err(fence.admit(token.token()).err().context("a higher token")?))
             }
             _ => bail!("{line}: {body}"),
+        }
+    }
+}
+
+impl Remote {
+    async fn number(&mut self, shown: Option<Shown>) -> FenceResult<i64> {
+        match self.request("GET", String::new(), shown).await? {
+            Ok(text) => Ok(Ok(text.parse()?)),
+            Err(stale) => Ok(Err(stale)),
         }
     }
 }
@@ -157,14 +179,17 @@ impl Remote {
 #[async_trait]
 impl Register for Remote {
     async fn read(&mut self, token: Option<FencingToken>) -> FenceResult<i64> {
-        match self.request("GET", String::new(), token).await? {
-            Ok(text) => Ok(Ok(text.parse()?)),
-            Err(stale) => Ok(Err(stale)),
-        }
+        let shown = token.map(Shown::Exclusive);
+        self.number(shown).await
+    }
+
+    async fn read_shared(&mut self, token: FencingToken) -> FenceResult<i64> {
+        self.number(Some(Shown::Shared(token))).await
     }
 
     async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()> {
-        Ok(self.request("PUT", number.to_string(), token).await?.map(drop))
+        let shown = token.map(Shown::Exclusive);
+        Ok(self.request("PUT", number.to_string(), shown).await?.map(drop))
     }
 
     async fn spoil(&mut self, _: Option<&str>) -> Result<()> {

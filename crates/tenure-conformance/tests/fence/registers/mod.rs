@@ -2,6 +2,7 @@
 
 mod file;
 mod http;
+mod memory;
 mod mysql;
 mod postgres;
 mod redis;
@@ -25,6 +26,9 @@ pub(crate) type FenceResult<T> = Result<Result<T, Stale>>;
 #[async_trait]
 pub(crate) trait Register: Send {
     async fn read(&mut self, token: Option<FencingToken>) -> FenceResult<i64>;
+    /// As a reader of a shared lock. In a database the token is shown twice, as a first contact and
+    /// in the transaction of the read.
+    async fn read_shared(&mut self, token: FencingToken) -> FenceResult<i64>;
     async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()>;
     /// Loses the fence's data, or puts this in its place.
     async fn spoil(&mut self, fence: Option<&str>) -> Result<()>;
@@ -32,6 +36,9 @@ pub(crate) trait Register: Send {
 
 /// Opens a register of this name, which is 0 if it is new.
 pub(crate) async fn open(url: &str, name: &str) -> Result<Box<dyn Register>> {
+    if url == "memory:" {
+        return Ok(Box::new(memory::open(name)));
+    }
     let (scheme, rest) = url.split_once("://").context("SCHEME://ADDRESS")?;
     Ok(match scheme {
         "file" => Box::new(file::open(rest, name)?),

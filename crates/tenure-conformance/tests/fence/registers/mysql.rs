@@ -45,6 +45,23 @@ impl Register for Mysql {
         Ok(Ok(self.db.exec_first(sql, (&self.name,)).await?.context("a row")?))
     }
 
+    async fn read_shared(&mut self, token: FencingToken) -> FenceResult<i64> {
+        let contact = fence::mysql_async::contact_shared(&mut self.db, &self.name, token);
+        if let Err(stale) = split_stale(contact.await)? {
+            return Ok(Err(stale));
+        }
+        let mut tx = self.db.start_transaction(TxOpts::default()).await?;
+        let admitted = fence::mysql_async::admit_shared(&mut tx, &self.name, token).await;
+        if let Err(stale) = split_stale(admitted)? {
+            tx.rollback().await?;
+            return Ok(Err(stale));
+        }
+        let sql = "SELECT n FROM register WHERE name = ?";
+        let number = tx.exec_first(sql, (&self.name,)).await?.context("a row")?;
+        tx.commit().await?;
+        Ok(Ok(number))
+    }
+
     async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()> {
         let mut tx = self.db.start_transaction(TxOpts::default()).await?;
         if let Err(stale) = admit(&mut tx, &self.name, token).await? {

@@ -50,6 +50,22 @@ impl Register for Postgres {
         Ok(Ok(self.db.query_one(sql, &[&self.name]).await?.get(0)))
     }
 
+    async fn read_shared(&mut self, token: FencingToken) -> FenceResult<i64> {
+        let contact = fence::tokio_postgres::contact_shared(&mut self.db, &self.name, token);
+        if let Err(stale) = split_stale(contact.await)? {
+            return Ok(Err(stale));
+        }
+        let tx = self.db.transaction().await?;
+        let admitted = fence::tokio_postgres::admit_shared(&tx, &self.name, token).await;
+        if let Err(stale) = split_stale(admitted)? {
+            return Ok(Err(stale));
+        }
+        let sql = "SELECT n FROM register WHERE name = $1";
+        let number = tx.query_one(sql, &[&self.name]).await?.get(0);
+        tx.commit().await?;
+        Ok(Ok(number))
+    }
+
     async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()> {
         let tx = self.db.transaction().await?;
         if let Err(stale) = admit(&tx, &self.name, token).await? {

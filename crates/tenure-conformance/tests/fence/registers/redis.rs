@@ -32,6 +32,14 @@ impl Register for Redis {
         Ok(Ok(cmd("GET").arg(&self.name).query_async(&mut self.db).await?))
     }
 
+    async fn read_shared(&mut self, token: FencingToken) -> FenceResult<i64> {
+        let admitted = fence::redis::admit_shared(&mut self.db, &self.name, token).await;
+        if let Err(stale) = split_stale(admitted)? {
+            return Ok(Err(stale));
+        }
+        Ok(Ok(cmd("GET").arg(&self.name).query_async(&mut self.db).await?))
+    }
+
     async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()> {
         match token {
             Some(token) => {

@@ -48,6 +48,21 @@ impl Register for Sqlite {
         Ok(Ok(self.db.query_row(sql, [&self.name], |row| row.get(0))?))
     }
 
+    async fn read_shared(&mut self, token: FencingToken) -> FenceResult<i64> {
+        let contact = fence::rusqlite::contact_shared(&mut self.db, &self.name, token);
+        if let Err(stale) = split_stale(contact)? {
+            return Ok(Err(stale));
+        }
+        let tx = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if let Err(stale) = split_stale(fence::rusqlite::admit_shared(&tx, &self.name, token))? {
+            return Ok(Err(stale));
+        }
+        let sql = "SELECT n FROM register WHERE name = ?1";
+        let number = tx.query_row(sql, [&self.name], |row| row.get(0))?;
+        tx.commit()?;
+        Ok(Ok(number))
+    }
+
     async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()> {
         let tx = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if let Some(token) = token

@@ -57,6 +57,24 @@ macro_rules! registers {
                 Ok(Ok(read.fetch_one(&mut self.db).await?))
             }
 
+            async fn read_shared(&mut self, token: FencingToken) -> FenceResult<i64> {
+                let contact = fence::sqlx::contact_shared(&mut self.db, &self.name, token);
+                if let Err(stale) = split_stale(contact.await)? {
+                    return Ok(Err(stale));
+                }
+                let mut tx = self.db.begin().await?;
+                let admitted = fence::sqlx::admit_shared(&mut tx, &self.name, token).await;
+                if let Err(stale) = split_stale(admitted)? {
+                    tx.rollback().await?;
+                    return Ok(Err(stale));
+                }
+                let read = concat!("SELECT n FROM register WHERE name = ", $one);
+                let read = sqlx::query_scalar(read).bind(&self.name);
+                let number = read.fetch_one(&mut *tx).await?;
+                tx.commit().await?;
+                Ok(Ok(number))
+            }
+
             async fn write(&mut self, number: i64, token: Option<FencingToken>) -> FenceResult<()> {
                 let mut tx = self.db.begin().await?;
                 if let Some(token) = token {

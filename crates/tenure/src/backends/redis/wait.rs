@@ -197,7 +197,7 @@ async fn until_free_unqueued(redis: &Redis, claim: &Claim) {
     };
     let holdings = admin::list(redis, Scope::Key(&claim.key)).await;
     let Some(holding) = holdings.ok().and_then(|mut holdings| holdings.pop()) else { return };
-    let lease = holding.holder.ttl_left.unwrap_or(UNKNOWN_LEASE);
+    let lease = holding.holder().ttl_left.unwrap_or(UNKNOWN_LEASE);
     // The end of a lease publishes no message. Either way it is time to recheck.
     let limit = lease + Duration::from_millis(1);
     let _timed_out = tokio::time::timeout(limit, foreign.messages.next()).await.is_err();

@@ -28,7 +28,7 @@ use super::layout::row::{self, ClaimRow};
 use super::liveness::Session;
 use super::transaction::{Abort, WriteTransaction};
 use super::wake_socket::owner_bytes;
-use crate::backend::{Attempt, Busy, Claim, Grant, Mode};
+use crate::backend::{Attempt, Busy, Claim, Grant};
 use crate::error::Result;
 use crate::key::Key;
 use crate::token::FencingToken;
@@ -61,9 +61,6 @@ enum Acquired {
 }
 
 pub(super) fn try_acquire(store: &mut OpenStore, claim: &Claim) -> Result<Attempt<Grant>> {
-    match claim.mode {
-        Mode::Exclusive => {}
-    }
     if !store.is_file_in_place() {
         return Err(error::replaced(&store.path));
     }

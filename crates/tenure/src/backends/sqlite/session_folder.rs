@@ -31,7 +31,7 @@ pub(super) struct SessionFolder {
     name: OsString,
     /// For error messages only.
     pub(super) path: PathBuf,
-    pub(super) modes: Modes,
+    pub(super) modes: FileModes,
     /// User and group of the store: root gives its helper files to them.
     owner: (u32, u32),
 }
@@ -46,7 +46,7 @@ impl SessionFolder {
             path: parent.join(&name),
             parent: openat(CWD, parent, FOLDER | OFlags::CLOEXEC, Mode::empty())?,
             name,
-            modes: Modes::beside(mode),
+            modes: FileModes::beside(mode),
             owner,
         })
     }
@@ -188,7 +188,7 @@ impl SessionFolder {
 /// The modes of the helper files, derived from the mode of the store: a user that may use the store
 /// may use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Modes {
+pub(super) struct FileModes {
     folder: u32,
     /// Probing a liveness file needs the right to read it.
     pub(super) liveness_file: u32,
@@ -196,10 +196,10 @@ pub(super) struct Modes {
     pub(super) wake_socket: u32,
 }
 
-impl Modes {
-    fn beside(file: u32) -> Modes {
+impl FileModes {
+    fn beside(file: u32) -> FileModes {
         let shared = |bits: u32| file & bits == bits;
-        let mut modes = Modes { folder: 0o700, liveness_file: 0o600, wake_socket: 0o600 };
+        let mut modes = FileModes { folder: 0o700, liveness_file: 0o600, wake_socket: 0o600 };
         if shared(0o060) {
             // Setgid: files get the group of the folder, not that of the process that creates them.
             modes.folder |= 0o2070;
@@ -238,11 +238,11 @@ mod tests {
     #[test]
     fn helper_files_are_shared_exactly_as_the_store_is() {
         let modes =
-            |folder, liveness_file, wake_socket| Modes { folder, liveness_file, wake_socket };
-        assert_eq!(Modes::beside(0o100600), modes(0o700, 0o600, 0o600));
-        assert_eq!(Modes::beside(0o100644), modes(0o700, 0o600, 0o600));
-        assert_eq!(Modes::beside(0o100660), modes(0o2770, 0o640, 0o660));
-        assert_eq!(Modes::beside(0o100666), modes(0o2777, 0o644, 0o666));
+            |folder, liveness_file, wake_socket| FileModes { folder, liveness_file, wake_socket };
+        assert_eq!(FileModes::beside(0o100600), modes(0o700, 0o600, 0o600));
+        assert_eq!(FileModes::beside(0o100644), modes(0o700, 0o600, 0o600));
+        assert_eq!(FileModes::beside(0o100660), modes(0o2770, 0o640, 0o660));
+        assert_eq!(FileModes::beside(0o100666), modes(0o2777, 0o644, 0o666));
     }
 
     #[test]

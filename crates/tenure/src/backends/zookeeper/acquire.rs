@@ -4,15 +4,11 @@
 use super::config::Layout;
 use super::connection::{CallKind, SessionPool};
 use super::{ephemeral, queue};
-use crate::backend::{Attempt, Claim, Grant, Mode};
-use crate::error::{Error, ErrorKind, Result};
+use crate::backend::{Attempt, Claim, Grant};
+use crate::error::Result;
 
 /// Acquires the lock, or says who holds it.
 pub(super) async fn try_acquire(sessions: &SessionPool, claim: &Claim) -> Result<Attempt<Grant>> {
-    if claim.mode != Mode::Exclusive {
-        let message = "zookeeper locks are exclusive in this version";
-        return Err(Error::new(ErrorKind::Unsupported, message));
-    }
     let session = sessions.alive_for(claim).await?;
     let requests = async {
         match sessions.config.layout {

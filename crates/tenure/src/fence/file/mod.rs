@@ -1,10 +1,10 @@
 //! A fence next to a file.
 //!
-//! The fence of `report.csv` is `report.csv.fence`, a file with the highest token seen, replaced
-//! atomically; an admission holds a kernel lock on `report.csv.fence.lock`, which stays empty. Both
-//! must be kept with the file: without them any token is admitted, as at first use. Keep them also
-//! when the file is removed, because a stale holder could create it again; [`forget`] removes those
-//! without an admission for many days.
+//! The fence of `report.csv` is `report.csv.fence`, a file with the highest token seen (and after a
+//! `;` the highest of a reader, if there was one), replaced atomically; an admission holds a kernel
+//! lock on `report.csv.fence.lock`, which stays empty. Both must be kept with the file: without
+//! them any token is admitted, as at first use. Keep them also when the file is removed, because a
+//! stale holder could create it again; [`forget`] removes those without an admission for many days.
 //!
 //! A file has one fence, whatever path leads to it: links are followed, and a file with a second
 //! name (a hard link, or a mount of the file by itself) is refused. **A file that is renamed leaves
@@ -41,38 +41,77 @@ use std::time::Duration;
 use self::paths::FencePaths;
 use self::replace::{remove, replace};
 use super::refused::{Refused, Stale};
+use super::seen::Seen;
 use crate::token::FencingToken;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Admits this token for this file, and from now on none below it.
+/// Admits this token of a writer for this file, and from now on none below it.
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was here before, [`Refused::Garbage`] if the fence's file
-/// does not hold a token, [`Refused::Store`] with the error of the system.
+/// [`Refused::Stale`] if a higher token was here before, of a writer or of a reader;
+/// [`Refused::Garbage`] if the fence's file does not hold a token, [`Refused::Store`] with the
+/// error of the system.
 pub fn admit(path: impl AsRef<Path>, token: FencingToken) -> Result<Admitted, Refused<io::Error>> {
-    let (paths, lock) = enter(path.as_ref()).map_err(Refused::Store)?;
+    let (paths, lock) = admit_by(path.as_ref(), |seen| seen.admit(token))?;
+    Ok(Admitted { paths, _lock: lock })
+}
+
+/// Admits this token of a reader for this file, and from now on no lower one of a writer. Readers
+/// come in any order, one after another.
+///
+/// # Errors
+///
+/// [`Refused::Stale`] if a writer with a higher token was here before; else as for [`admit`].
+///
+/// # Examples
+///
+/// ```
+/// use tenure::{fence::file, FencingToken};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("stock");
+/// # std::fs::write(&path, "10")?;
+/// let [writer, one, other] = [7, 8, 9].map(|number| FencingToken::new(number).unwrap());
+/// assert_eq!(file::admit_shared(&path, other)?.read()?, "10");
+/// assert_eq!(file::admit_shared(&path, one)?.read()?, "10"); // both hold the lock
+/// assert!(file::admit(&path, writer).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn admit_shared(
+    path: impl AsRef<Path>,
+    token: FencingToken,
+) -> Result<AdmittedReader, Refused<io::Error>> {
+    let (paths, lock) = admit_by(path.as_ref(), |seen| seen.admit_shared(token))?;
+    Ok(AdmittedReader(Admitted { paths, _lock: lock }))
+}
+
+/// Changes the fence by the rule of a writer or of a reader.
+fn admit_by(
+    path: &Path,
+    admit: impl FnOnce(&mut Seen) -> Result<(), Stale>,
+) -> Result<(FencePaths, File), Refused<io::Error>> {
+    let (paths, lock) = enter(path).map_err(Refused::Store)?;
     let fence = paths.fence();
-    let seen = match fs::read_to_string(&fence) {
+    let before: Option<Seen> = match fs::read_to_string(&fence) {
         Ok(text) => Some(text.trim_end().parse().map_err(|_| Refused::Garbage(text))?),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(Refused::Store(error)),
     };
-    if let Some(seen) = seen {
-        Stale::check(token, seen)?;
-    }
+    let mut seen = before.unwrap_or_default();
+    admit(&mut seen)?;
     let next = paths.next_fence();
-    // If the last sync failed, the next content is there: then an equal token is written again.
-    if seen != Some(token) || next.exists() {
-        let text = format!("{token}\n");
+    // If the last sync failed, the next content is there: then the same tokens are written again.
+    if before != Some(seen) || next.exists() {
+        let text = format!("{seen}\n");
         let written = replace(&fence, &next, text.as_bytes());
         // As long as this file is there, no admission relies on the fence being on the disk.
         written.inspect_err(|_| drop(File::create_new(&next))).map_err(Refused::Store)?;
     }
     // Sets its time to now, for `forget`, without a change: only its owner may set the time itself.
     lock.set_len(0).map_err(Refused::Store)?;
-    Ok(Admitted { paths, _lock: lock })
+    Ok((paths, lock))
 }
 
 /// The file by its one name, and the kernel lock of its fence.
@@ -134,6 +173,40 @@ impl Admitted {
     /// The error of the system. The file is the old one then, or, if the last sync failed, the new.
     pub fn replace(&self, content: impl AsRef<[u8]>) -> io::Result<()> {
         replace(self.path(), &self.paths.next_data(), content.as_ref())
+    }
+}
+
+/// Permission to read the file: no other holder is admitted while this lives.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::{fence::file::{self, AdmittedReader}, FencingToken};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("stock");
+/// # std::fs::write(&path, "10")?;
+/// let admitted: AdmittedReader = file::admit_shared(&path, FencingToken::new(8).unwrap())?;
+/// assert_eq!(admitted.read()?, "10");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "other holders are kept out only while this lives"]
+pub struct AdmittedReader(Admitted);
+
+impl AdmittedReader {
+    /// The file, by a path without links.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// The text of the file.
+    ///
+    /// # Errors
+    ///
+    /// The error of the system.
+    pub fn read(&self) -> io::Result<String> {
+        self.0.read()
     }
 }
 

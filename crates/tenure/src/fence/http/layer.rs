@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use ::http::request::Parts;
-use ::http::{HeaderValue, Request, Response, StatusCode};
+use ::http::{Request, Response, StatusCode};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::queue::{QueueTurn, ResourceQueues};
 use super::store::Store;
-use super::{HEADER, token};
+use super::{HEADER, Shown, shown};
 use crate::fence::Refused;
-use crate::token::FencingToken;
 
 /// More requests than come to one resource by chance, and few enough to notice one that hangs.
 const DEFAULT_QUEUE: usize = 64;
@@ -189,8 +188,8 @@ where
         let rules = self.rules.clone();
         Box::pin(async move {
             let (parts, body) = request.into_parts();
-            let token = match token(&parts.headers) {
-                Ok(Some(token)) => token,
+            let shown = match shown(&parts.headers) {
+                Ok(Some(shown)) => shown,
                 Ok(None) if rules.optional => {
                     return inner.call(Request::from_parts(parts, body)).await;
                 }
@@ -203,7 +202,7 @@ where
             let resource = (rules.resource)(&parts);
             let turn = rules.queues.clone().enter(resource, rules.limit).await;
             let Some(turn) = turn else { return Ok(queue_is_full()) };
-            finish(rules.pass(inner, Request::from_parts(parts, body), token, turn)).await
+            finish(rules.pass(inner, Request::from_parts(parts, body), shown, turn)).await
         })
     }
 }
@@ -214,7 +213,7 @@ impl<S: Store> Rules<S> {
         self: Arc<Self>,
         mut inner: I,
         request: Request<B>,
-        token: FencingToken,
+        shown: Shown,
         turn: QueueTurn,
     ) -> Result<Response<A>, I::Error>
     where
@@ -222,10 +221,15 @@ impl<S: Store> Rules<S> {
         A: From<String>,
     {
         let mut request = request;
-        if let Err(refused) = self.store.admit(turn.resource(), token).await {
+        if let Err(refused) = self.store.admit(turn.resource(), shown).await {
             return Ok(refusal(&refused));
         }
-        request.extensions_mut().insert(token);
+        let extensions = request.extensions_mut();
+        extensions.insert(shown);
+        // Not that of a reader: a service that only knows tokens would take it for a writer's.
+        if let Shown::Exclusive(token) = shown {
+            extensions.insert(token);
+        }
         inner.call(request).await
     }
 }
@@ -261,7 +265,8 @@ fn refusal<A: From<String>, E: fmt::Display>(refused: &Refused<E>) -> Response<A
     match refused {
         Refused::Stale(stale) => {
             let mut response = text(StatusCode::PRECONDITION_FAILED, stale.to_string());
-            response.headers_mut().insert(HEADER, HeaderValue::from(stale.seen().get()));
+            let seen = if stale.is_by_reader() { Shown::Shared } else { Shown::Exclusive };
+            response.headers_mut().insert(HEADER, seen(stale.seen()).header());
             response
         }
         // What exactly failed is for the log of the store, not for every client.

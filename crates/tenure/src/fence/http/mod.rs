@@ -3,7 +3,7 @@
 //!
 //! | the request | the response is |
 //! |---|---|
-//! | token not below the highest seen for its resource | that of the service |
+//! | token not below the highest seen for its resource (of a reader: of its writers) | that of the service |
 //! | lower token | 412 Precondition Failed, both numbers in the text, the higher one in the header |
 //! | no token | 428 Precondition Required; that of the service with [`FenceLayer::optional`] |
 //! | not a token, or two | 400 Bad Request |
@@ -26,13 +26,16 @@
 //! response and does not stop the work. That holds within one process. **A service with more than
 //! one process, with a timeout inside of the layer, or that goes on working after its response (a
 //! body that is streamed, a task of its own) has to check the token in its own store as well**: the
-//! layer leaves the [`FencingToken`] in the request's extensions. With [`Fences`](super::Fences) a
-//! restart forgets all tokens.
+//! layer leaves [`Shown`] in the request's extensions, and of a writer the [`FencingToken`] too.
+//! With [`Fences`](super::Fences) a restart forgets all tokens.
 //!
 //! The resource is named by a function of the request. [`path`] gives one name to all ways to write
 //! a path; a layer inside `Router::nest` sees the path without what was nested.
 //!
 //! Clients send the header with every request that belongs to the lock, the reads too, by [`set`].
+//! A reader of a shared lock sends `Fencing-Token: 42;shared`, by [`set_shared`]. That a reader
+//! only reads is for the service to check, by [`FenceLayer::check`] or by [`Shown`]: the layer does
+//! not know which requests write.
 //!
 //! ```
 //! use http::{Request, Response};
@@ -67,15 +70,19 @@
 //! ```
 //! # #[cfg(feature = "fence-rusqlite")] {
 //! use std::sync::{Arc, Mutex};
-//! use tenure::{fence::{self, http::{path, FenceLayer, Unavailable}}, FencingToken};
+//! use tenure::fence::{self, http::{path, FenceLayer, Shown, Unavailable}};
 //!
 //! # let connection = rusqlite::Connection::open_in_memory().unwrap();
 //! let db = Arc::new(Mutex::new(connection));
-//! let store = move |resource: String, token: FencingToken| {
+//! let store = move |resource: String, shown: Shown| {
 //!     let db = db.clone();
 //!     async move {
 //!         let mut db = db.lock().unwrap();
-//!         fence::rusqlite::contact(&mut db, &resource, token).map_err(Unavailable::from_refused)
+//!         let admitted = match shown {
+//!             Shown::Exclusive(token) => fence::rusqlite::contact(&mut db, &resource, token),
+//!             Shown::Shared(token) => fence::rusqlite::contact_shared(&mut db, &resource, token),
+//!         };
+//!         admitted.map_err(Unavailable::from_refused)
 //!     }
 //! };
 //! let layer = FenceLayer::new(store, path);
@@ -97,6 +104,8 @@ use crate::token::FencingToken;
 
 /// The name of the header.
 pub const HEADER: HeaderName = HeaderName::from_static("fencing-token");
+/// What follows the token of a reader.
+const SHARED: &str = ";shared";
 
 /// Adds the token to a request, in place of any that is there.
 ///
@@ -110,10 +119,71 @@ pub const HEADER: HeaderName = HeaderName::from_static("fencing-token");
 /// assert_eq!(request.headers()["fencing-token"], "7");
 /// ```
 pub fn set(headers: &mut HeaderMap, token: FencingToken) {
-    headers.insert(HEADER, HeaderValue::from(token.get()));
+    headers.insert(HEADER, Shown::Exclusive(token).header());
 }
 
-/// The token of a request, if it has one.
+/// Adds the token of a reader to a request, in place of any that is there.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::{fence, FencingToken};
+///
+/// let mut request = http::Request::new(());
+/// fence::http::set_shared(request.headers_mut(), FencingToken::new(7).unwrap());
+/// assert_eq!(request.headers()["fencing-token"], "7;shared");
+/// ```
+pub fn set_shared(headers: &mut HeaderMap, token: FencingToken) {
+    headers.insert(HEADER, Shown::Shared(token).header());
+}
+
+/// What a request shows: the token of a writer, or that of a reader.
+///
+/// # Examples
+///
+/// ```
+/// use tenure::{fence::http::{shown, Shown}, FencingToken};
+///
+/// let request = http::Request::get("/").header("fencing-token", "42;shared").body(()).unwrap();
+/// let token = FencingToken::new(42).unwrap();
+/// assert_eq!(shown(request.headers()), Ok(Some(Shown::Shared(token))));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// `Fencing-Token: 42`, of a holder that may write.
+    Exclusive(FencingToken),
+    /// `Fencing-Token: 42;shared`, of a reader of a shared lock.
+    Shared(FencingToken),
+}
+
+impl Shown {
+    /// The token.
+    pub fn token(self) -> FencingToken {
+        match self {
+            Shown::Exclusive(token) | Shown::Shared(token) => token,
+        }
+    }
+
+    fn header(self) -> HeaderValue {
+        match self {
+            Shown::Exclusive(token) => HeaderValue::from(token.get()),
+            Shown::Shared(token) => HeaderValue::try_from(format!("{token}{SHARED}"))
+                .expect("digits and a word are a header"),
+        }
+    }
+
+    /// A token has one spelling: `+7` and `07` are not tokens.
+    fn parse(text: &str) -> Option<Shown> {
+        let (number, shown): (_, fn(FencingToken) -> Shown) = match text.strip_suffix(SHARED) {
+            Some(number) => (number, Shown::Shared),
+            None => (text, Shown::Exclusive),
+        };
+        let plain = number.bytes().all(|byte| byte.is_ascii_digit()) && !number.starts_with('0');
+        number.parse().ok().filter(|_| plain).map(shown)
+    }
+}
+
+/// What a request shows, if it has a token.
 ///
 /// # Errors
 ///
@@ -122,12 +192,12 @@ pub fn set(headers: &mut HeaderMap, token: FencingToken) {
 /// # Examples
 ///
 /// ```
-/// use tenure::fence::http::token;
+/// use tenure::fence::http::shown;
 ///
 /// let request = http::Request::get("/").header("fencing-token", "seven").body(()).unwrap();
-/// assert_eq!(token(request.headers()).unwrap_err(), "seven");
+/// assert_eq!(shown(request.headers()).unwrap_err(), "seven");
 /// ```
-pub fn token(headers: &HeaderMap) -> Result<Option<FencingToken>, String> {
+pub fn shown(headers: &HeaderMap) -> Result<Option<Shown>, String> {
     let mut values = headers.get_all(HEADER).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
@@ -135,7 +205,5 @@ pub fn token(headers: &HeaderMap) -> Result<Option<FencingToken>, String> {
     if values.next().is_some() {
         return Err(format!("{text}, and another"));
     }
-    // A token has one spelling: `+7` and `07` are not tokens.
-    let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
-    text.parse().ok().filter(|_| plain).map(Some).ok_or(text)
+    Shown::parse(&text).map(Some).ok_or(text)
 }

@@ -3,55 +3,64 @@
 use std::error::Error;
 use std::fmt;
 
+use super::Shown;
 use crate::fence::{Fences, Refused};
-use crate::token::FencingToken;
 
 /// A store of fences. [`Fences`] is one, and so is every function
-/// `Fn(String, FencingToken) -> impl Future<Output = Result<(), Refused<Unavailable>>>`.
+/// `Fn(String, Shown) -> impl Future<Output = Result<(), Refused<Unavailable>>>`.
 ///
 /// # Examples
 ///
 /// ```
-/// use tenure::{fence::{http::{Store, Unavailable}, Fenced, Refused}, FencingToken};
+/// use tenure::fence::{http::{Shown, Store, Unavailable}, Fenced, Refused};
 ///
 /// /// One fence for everything.
 /// struct Single(Fenced<()>);
 ///
 /// impl Store for Single {
-///     async fn admit(&self, _: &str, token: FencingToken) -> Result<(), Refused<Unavailable>> {
-///         drop(self.0.admit(token)?); // the layer itself lets one request pass at a time
+///     async fn admit(&self, _: &str, shown: Shown) -> Result<(), Refused<Unavailable>> {
+///         // The layer itself lets one request pass at a time.
+///         match shown {
+///             Shown::Exclusive(token) => drop(self.0.admit(token)?),
+///             Shown::Shared(token) => drop(self.0.admit_shared(token)?),
+///         }
 ///         Ok(())
 ///     }
 /// }
 /// ```
 pub trait Store: Send + Sync + 'static {
-    /// Admits this token for this resource, and from now on none below it. When this returns, the
-    /// token is stored as durably as the store can: in a database it is committed.
+    /// Admits this token for this resource, and from now on none below it; that of a reader as
+    /// `admit_shared` of every fence does. When this returns, the token is stored as durably as the
+    /// store can: in a database it is committed.
     fn admit(
         &self,
         resource: &str,
-        token: FencingToken,
+        shown: Shown,
     ) -> impl Future<Output = Result<(), Refused<Unavailable>>> + Send;
 }
 
 impl Store for Fences {
-    async fn admit(&self, resource: &str, token: FencingToken) -> Result<(), Refused<Unavailable>> {
+    async fn admit(&self, resource: &str, shown: Shown) -> Result<(), Refused<Unavailable>> {
+        let turn = match shown {
+            Shown::Exclusive(token) => Fences::admit(self, resource, token),
+            Shown::Shared(token) => self.admit_shared(resource, token),
+        };
         // The layer has a turn of its own, which lasts until the service is done.
-        Fences::admit(self, resource, token).map(drop).map_err(Unavailable::from_refused)
+        turn.map(drop).map_err(Unavailable::from_refused)
     }
 }
 
 impl<F, W> Store for F
 where
-    F: Fn(String, FencingToken) -> W + Send + Sync + 'static,
+    F: Fn(String, Shown) -> W + Send + Sync + 'static,
     W: Future<Output = Result<(), Refused<Unavailable>>> + Send,
 {
     fn admit(
         &self,
         resource: &str,
-        token: FencingToken,
+        shown: Shown,
     ) -> impl Future<Output = Result<(), Refused<Unavailable>>> + Send {
-        self(resource.to_owned(), token)
+        self(resource.to_owned(), shown)
     }
 }
 

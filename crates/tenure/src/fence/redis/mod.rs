@@ -25,12 +25,14 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The read is at the master: a replica may not have what the holder before has written.
+//! The read is at the master: a replica may not have what the holder before has written. A reader
+//! of a shared lock shows its token with [`admit_shared_durable`], and then reads.
 //!
 //! # In your own script
 //!
-//! Put [`CHECK`] before it. It defines `tenure_admit(fence, token)`, which returns nothing, or an
-//! error that the script must return at once; [`refused`] reads it.
+//! Put [`CHECK`] before it. It defines `tenure_admit(fence, token)` and, for a reader,
+//! `tenure_admit_shared(fence, token)`, which return nothing, or an error that the script must
+//! return at once; [`refused`] reads it.
 //!
 //! ```no_run
 //! use tenure::{fence, FencingToken};
@@ -66,9 +68,12 @@ use super::refused::{Refused, Stale};
 use crate::token::FencingToken;
 
 /// The script of an admission alone.
-static ADMIT: LazyLock<String> = LazyLock::new(|| text("return redis.status_reply('OK')"));
+static ADMIT: LazyLock<String> = LazyLock::new(|| text("tenure_admit", DONE));
+static ADMIT_SHARED: LazyLock<String> = LazyLock::new(|| text("tenure_admit_shared", DONE));
+const DONE: &str = "return redis.status_reply('OK')";
 
-/// Lua that defines `tenure_admit(fence, token)`, to stand before your own script.
+/// Lua that defines `tenure_admit(fence, token)` and `tenure_admit_shared(fence, token)`, to stand
+/// before your own script.
 pub const CHECK: &str = include_str!("../check.lua");
 
 /// The key of the fence of this resource, on the same node of a cluster as the key of that name.
@@ -115,11 +120,52 @@ pub async fn admit_durable(
     token: FencingToken,
     copies: Copies,
 ) -> Result<(), Refused<RedisError>> {
+    admit_and_copy(connection, &ADMIT, resource, token, copies).await
+}
+
+/// The first contact of a reader: as [`admit_durable`], but other readers are admitted whatever
+/// their order. So no stale writer can change what is read afterwards.
+///
+/// # Errors
+///
+/// As for [`admit_shared`]; [`Refused::Store`] also if the copies were not made in time.
+///
+/// # Cancel safety
+///
+/// **Not undone.** The token may have been seen; to show it again is safe.
+///
+/// # Examples
+///
+/// ```no_run
+/// use tenure::{fence::{self, redis::Copies}, FencingToken};
+///
+/// # async fn example(mut db: redis::aio::MultiplexedConnection, token: FencingToken)
+/// #     -> Result<(), Box<dyn std::error::Error>> {
+/// fence::redis::admit_shared_durable(&mut db, "stock/42", token, Copies::replicas(1)).await?;
+/// let n: i64 = redis::cmd("GET").arg("stock/42").query_async(&mut db).await?;
+/// # Ok(()) }
+/// ```
+pub async fn admit_shared_durable(
+    connection: &mut impl ConnectionLike,
+    resource: &str,
+    token: FencingToken,
+    copies: Copies,
+) -> Result<(), Refused<RedisError>> {
+    admit_and_copy(connection, &ADMIT_SHARED, resource, token, copies).await
+}
+
+async fn admit_and_copy(
+    connection: &mut impl ConnectionLike,
+    script: &str,
+    resource: &str,
+    token: FencingToken,
+    copies: Copies,
+) -> Result<(), Refused<RedisError>> {
     // The text of the script, not its hash, which may be unknown after a failover. And in one
     // batch: on another connection, Redis would wait for what was written on *that* one, for
     // nothing.
     let mut batch = pipe();
-    batch.cmd("EVAL").arg(ADMIT.as_str()).arg(1).arg(key(resource)).arg(token.get());
+    batch.cmd("EVAL").arg(script).arg(1).arg(key(resource)).arg(token.get());
     batch.add_command(copies.command());
     let responses: Vec<Value> =
         batch.query_async(connection).await.map_err(|error| refused(error, token))?;
@@ -134,8 +180,9 @@ pub async fn admit_durable(
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was here before, [`Refused::Garbage`] if the fence's key
-/// holds something else, [`Refused::Store`] with what Redis says.
+/// [`Refused::Stale`] if a higher token was here before, of a writer or of a reader;
+/// [`Refused::Garbage`] if the fence's key holds something else, [`Refused::Store`] with what Redis
+/// says.
 ///
 /// # Cancel safety
 ///
@@ -146,6 +193,27 @@ pub async fn admit(
     token: FencingToken,
 ) -> Result<(), Refused<RedisError>> {
     static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(&ADMIT));
+    run(connection, &SCRIPT, resource, token, None::<i64>).await
+}
+
+/// Admits this token of a reader for this resource, and from now on no lower one of a writer.
+///
+/// **Only what Redis does not lose is fenced**: where it can lose an admission, use
+/// [`admit_shared_durable`].
+///
+/// # Errors
+///
+/// [`Refused::Stale`] if a writer with a higher token was here before; else as for [`admit`].
+///
+/// # Cancel safety
+///
+/// **Not undone.** The token may have been seen; to show it again is safe.
+pub async fn admit_shared(
+    connection: &mut impl ConnectionLike,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<RedisError>> {
+    static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(&ADMIT_SHARED));
     run(connection, &SCRIPT, resource, token, None::<i64>).await
 }
 
@@ -215,11 +283,16 @@ pub fn refused(error: RedisError, token: FencingToken) -> Refused<RedisError> {
     let first = errors.and_then(|errors| errors.first().map(|(_, error)| error.clone().into()));
     let error: RedisError = first.unwrap_or(error);
     let detail = error.detail().unwrap_or_default();
+    let stale = |check: fn(FencingToken, FencingToken) -> Result<(), Stale>| match detail
+        .parse()
+        .map(|seen| check(token, seen))
+    {
+        Ok(Err(stale)) => Refused::Stale(stale),
+        _ => Refused::Garbage(detail.to_owned()),
+    };
     match error.code() {
-        Some("FENCESTALE") => match detail.parse().map(|seen| Stale::check(token, seen)) {
-            Ok(Err(stale)) => Refused::Stale(stale),
-            _ => Refused::Garbage(detail.to_owned()),
-        },
+        Some("FENCESTALE") => stale(Stale::check),
+        Some("FENCESTALESHARED") => stale(Stale::check_reader),
         Some("FENCEGARBAGE") => Refused::Garbage(detail.to_owned()),
         _ => Refused::Store(error),
     }
@@ -227,12 +300,12 @@ pub fn refused(error: RedisError, token: FencingToken) -> Refused<RedisError> {
 
 /// A script that does this if the fence admits the token.
 fn fenced(then: &str) -> Script {
-    Script::new(&text(then))
+    Script::new(&text("tenure_admit", then))
 }
 
-fn text(then: &str) -> String {
+fn text(admit: &str, then: &str) -> String {
     format!(
-        "{CHECK}local refused = tenure_admit(KEYS[1], ARGV[1])\n\
+        "{CHECK}local refused = {admit}(KEYS[1], ARGV[1])\n\
          if refused then return refused end\n{then}"
     )
 }

@@ -42,10 +42,12 @@
 //! For SQLite see the page `docs/fencing.md`: its feature of sqlx would hold back the SQLite that
 //! tenure carries.
 
+mod statements;
+
 use ::sqlx::{Connection, Database, Error, Transaction};
 
 use super::refused::Refused;
-use super::sql::{self, Dialect};
+use super::sql;
 use crate::token::FencingToken;
 
 /// The table of fences in a schema other than `public`, or in MySQL in a database other than the
@@ -87,7 +89,7 @@ impl FenceTable {
     ///
     /// **Not undone.** Dropping the future does not stop the statement.
     pub async fn create<C: FenceConnection>(&self, connection: &mut C) -> Result<(), Error> {
-        connection.run(self.table::<C>().create(), None).await.map(drop)
+        connection.create(&self.table::<C>()).await
     }
 
     /// As the function [`contact`], for this table.
@@ -108,21 +110,28 @@ impl FenceTable {
     where
         <C::Database as Database>::Connection: FenceConnection,
     {
-        if connection.is_in_transaction() {
-            let message = "a first contact in a transaction lasts no longer than that; use `admit`";
-            return Err(Refused::Store(Error::Protocol(message.to_owned())));
-        }
-        let mut transaction = connection.begin().await.map_err(Refused::Store)?;
-        // Durable for this transaction only: `sql` says what a first contact has to survive.
-        let statement = format!("{}{}", self.table::<C>().statement(), C::DURABLE);
-        match send_token(&mut *transaction, statement, resource, token).await {
-            Ok(()) => transaction.commit().await.map_err(Refused::Store),
-            Err(refused) => {
-                // Dropped, it would keep its row locked until the connection is used again.
-                transaction.rollback().await.map_err(Refused::Store)?;
-                Err(refused)
-            }
-        }
+        contact_with(connection, self.table::<C>().statement(), resource, token).await
+    }
+
+    /// As the function [`contact_shared`], for this table.
+    ///
+    /// # Errors
+    ///
+    /// As for [`contact_shared`].
+    ///
+    /// # Cancel safety
+    ///
+    /// **Not undone.** The token may have been seen; to send it again is safe.
+    pub async fn contact_shared<C: FenceConnection>(
+        &self,
+        connection: &mut C,
+        resource: &str,
+        token: FencingToken,
+    ) -> Result<(), Refused<Error>>
+    where
+        <C::Database as Database>::Connection: FenceConnection,
+    {
+        contact_with(connection, self.table::<C>().statement_shared(), resource, token).await
     }
 
     /// As the function [`admit`], for this table.
@@ -142,6 +151,25 @@ impl FenceTable {
         token: FencingToken,
     ) -> Result<(), Refused<Error>> {
         let statement = self.table::<D::Connection>().statement();
+        send_token(&mut **transaction, statement, resource, token).await
+    }
+
+    /// As the function [`admit_shared`], for this table.
+    ///
+    /// # Errors
+    ///
+    /// As for [`admit_shared`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`admit`](FenceTable::admit).
+    pub async fn admit_shared<D: Database<Connection: FenceConnection>>(
+        &self,
+        transaction: &mut Transaction<'_, D>,
+        resource: &str,
+        token: FencingToken,
+    ) -> Result<(), Refused<Error>> {
+        let statement = self.table::<D::Connection>().statement_shared();
         send_token(&mut **transaction, statement, resource, token).await
     }
 
@@ -172,7 +200,7 @@ impl FenceTable {
 }
 
 /// Creates the table of fences, if it is missing: `public.tenure_fence` in PostgreSQL, that of the
-/// connection's database in MySQL.
+/// connection's database in MySQL. One of before readers had tokens gets the column `shared`.
 ///
 /// # Errors
 ///
@@ -195,8 +223,8 @@ pub async fn create<C: FenceConnection>(connection: &mut C) -> Result<(), Error>
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with what the
-/// server says. Read nothing then.
+/// [`Refused::Stale`] if a higher token was admitted before, of a writer or of a reader;
+/// [`Refused::Store`] with what the server says. Read nothing then.
 ///
 /// # Cancel safety
 ///
@@ -212,6 +240,42 @@ where
     FenceTable::default().contact(connection, resource, token).await
 }
 
+/// The first contact of a reader, in a transaction of its own: as [`contact`], but other readers
+/// are admitted whatever their order. So no stale writer can change what is read afterwards.
+///
+/// # Errors
+///
+/// [`Refused::Stale`] if a writer with a higher token was admitted before, [`Refused::Store`] with
+/// what the server says. Read nothing then.
+///
+/// # Cancel safety
+///
+/// **Not undone.** The token may have been seen; to send it again is safe.
+///
+/// # Examples
+///
+/// ```no_run
+/// use tenure::{fence, FencingToken};
+///
+/// # #[cfg(feature = "fence-sqlx-postgres")]
+/// # async fn example(db: &mut sqlx::PgConnection, token: FencingToken)
+/// #     -> Result<(), Box<dyn std::error::Error>> {
+/// fence::sqlx::contact_shared(db, "stock/42", token).await?; // before the first read
+/// let n = sqlx::query_scalar("SELECT n FROM stock WHERE item = 42");
+/// let n: i64 = n.fetch_one(db).await?;
+/// # Ok(()) }
+/// ```
+pub async fn contact_shared<C: FenceConnection>(
+    connection: &mut C,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>>
+where
+    <C::Database as Database>::Connection: FenceConnection,
+{
+    FenceTable::default().contact_shared(connection, resource, token).await
+}
+
 /// Admits this token for this resource in this transaction, and from now on none below it.
 ///
 /// **If the transaction is not committed, nothing was fenced**, and what was read in it must not be
@@ -222,8 +286,8 @@ where
 ///
 /// # Errors
 ///
-/// [`Refused::Stale`] if a higher token was admitted before, [`Refused::Store`] with what the
-/// server says. Roll back in any case.
+/// [`Refused::Stale`] if a higher token was admitted before, of a writer or of a reader;
+/// [`Refused::Store`] with what the server says. Roll back in any case.
 ///
 /// # Cancel safety
 ///
@@ -235,6 +299,25 @@ pub async fn admit<D: Database<Connection: FenceConnection>>(
     token: FencingToken,
 ) -> Result<(), Refused<Error>> {
     FenceTable::default().admit(transaction, resource, token).await
+}
+
+/// Admits this token of a reader for this resource in this transaction, and from now on no lower
+/// one of a writer. As for [`admit`], the transaction has to be committed.
+///
+/// # Errors
+///
+/// [`Refused::Stale`] if a writer with a higher token was admitted before, [`Refused::Store`] with
+/// what the server says. Roll back in any case.
+///
+/// # Cancel safety
+///
+/// As for [`admit`].
+pub async fn admit_shared<D: Database<Connection: FenceConnection>>(
+    transaction: &mut Transaction<'_, D>,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>> {
+    FenceTable::default().admit_shared(transaction, resource, token).await
 }
 
 /// Deletes the fences that no client used for so many whole days, and returns how many.
@@ -271,83 +354,33 @@ pub async fn sweep<C: FenceConnection>(connection: &mut C, days: u16) -> Result<
 /// has_a_fence::<sqlx::PgConnection>();
 /// # }
 /// ```
-pub trait FenceConnection: Connection + private::Statements {}
+pub trait FenceConnection: Connection + statements::private::Statements {}
 
-impl<C: Connection + private::Statements> FenceConnection for C {}
+impl<C: Connection + statements::private::Statements> FenceConnection for C {}
 
-/// Not to be implemented by others: what a fence executes may change.
-mod private {
-    use super::{Dialect, Error};
-
-    pub trait Statements: Send {
-        const DIALECT: Dialect;
-        /// Added to the statement of a first contact.
-        const DURABLE: &str;
-
-        /// Executes the statement of [`sql::Table`](super::sql::Table) and returns its one number.
-        fn highest(
-            &mut self,
-            statement: String,
-            resource: &str,
-            token: i64,
-        ) -> impl Future<Output = Result<i64, Error>> + Send;
-
-        /// Executes a statement with at most one parameter; returns how many rows it changed.
-        fn run(
-            &mut self,
-            statement: String,
-            parameter: Option<i64>,
-        ) -> impl Future<Output = Result<u64, Error>> + Send;
+async fn contact_with<C: FenceConnection>(
+    connection: &mut C,
+    statement: String,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(), Refused<Error>>
+where
+    <C::Database as Database>::Connection: FenceConnection,
+{
+    if connection.is_in_transaction() {
+        let message = "a first contact in a transaction lasts no longer than that; use `admit`";
+        return Err(Refused::Store(Error::Protocol(message.to_owned())));
     }
-}
-
-#[cfg(feature = "fence-sqlx-postgres")]
-impl private::Statements for ::sqlx::PgConnection {
-    const DIALECT: Dialect = Dialect::Postgres;
-    const DURABLE: &str = sql::POSTGRES_DURABLE;
-
-    async fn highest(
-        &mut self,
-        statement: String,
-        resource: &str,
-        token: i64,
-    ) -> Result<i64, Error> {
-        let query = ::sqlx::query_scalar(::sqlx::AssertSqlSafe(statement));
-        query.bind(resource).bind(token).fetch_one(self).await
-    }
-
-    async fn run(&mut self, statement: String, parameter: Option<i64>) -> Result<u64, Error> {
-        let mut query = ::sqlx::query(::sqlx::AssertSqlSafe(statement));
-        if let Some(parameter) = parameter {
-            query = query.bind(parameter);
+    let mut transaction = connection.begin().await.map_err(Refused::Store)?;
+    // Durable for this transaction only: `sql` says what a first contact has to survive.
+    let statement = statement + C::DURABLE;
+    match send_token(&mut *transaction, statement, resource, token).await {
+        Ok(()) => transaction.commit().await.map_err(Refused::Store),
+        Err(refused) => {
+            // Dropped, it would keep its row locked until the connection is used again.
+            transaction.rollback().await.map_err(Refused::Store)?;
+            Err(refused)
         }
-        Ok(query.execute(self).await?.rows_affected())
-    }
-}
-
-#[cfg(feature = "fence-sqlx-mysql")]
-impl private::Statements for ::sqlx::MySqlConnection {
-    const DIALECT: Dialect = Dialect::MySql;
-    const DURABLE: &str = "";
-
-    async fn highest(
-        &mut self,
-        statement: String,
-        resource: &str,
-        token: i64,
-    ) -> Result<i64, Error> {
-        let query = ::sqlx::query(::sqlx::AssertSqlSafe(statement));
-        let done = query.bind(resource).bind(token).execute(self).await?;
-        // What is no token is refused as garbage.
-        Ok(i64::try_from(done.last_insert_id()).unwrap_or(0))
-    }
-
-    async fn run(&mut self, statement: String, parameter: Option<i64>) -> Result<u64, Error> {
-        let mut query = ::sqlx::query(::sqlx::AssertSqlSafe(statement));
-        if let Some(parameter) = parameter {
-            query = query.bind(parameter);
-        }
-        Ok(query.execute(self).await?.rows_affected())
     }
 }
 
