@@ -4,7 +4,7 @@
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tenure_conformance::cases::{self, Case};
 use tenure_conformance::context::TestContext;
 use tenure_conformance::fixtures::{self, Fixture};
@@ -69,9 +69,10 @@ fn trial(fixture: &Fixture, case: Case) -> Trial {
 fn missing(fixture: &Fixture, reason: &anyhow::Error) -> Trial {
     let required = std::env::var("TENURE_REQUIRE").unwrap_or_default();
     let required = required.split(',').any(|name| name == "all" || name == fixture.name);
-    let reason = format!("{reason:#}");
-    let name = format!("{} (could not be had: {reason})", fixture.name);
-    Trial::test(name, move || Err(reason.into())).with_ignored_flag(!required)
+    let reason = format!("could not be had: {reason:#}");
+    Trial::ignorable_test(format!("{}::server", fixture.name), move || {
+        if required { Err(reason.into()) } else { Ok(Completion::ignored_with(reason)) }
+    })
 }
 
 fn runtime() -> tokio::runtime::Runtime {

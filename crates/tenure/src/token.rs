@@ -27,6 +27,33 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(NonZeroU64);
 
+/// How many tokens one grant owns on servers that reserve a range: its own, and the 1023 above it,
+/// which no other grant of the key ever has. A client can hand the lock on inside itself with them.
+pub(crate) const TOKENS_PER_GRANT: u32 = 1024;
+
+#[allow(dead_code, reason = "used by the backends whose tokens are an index of the server")]
+impl FencingToken {
+    /// The first token of the range of a grant whose order is an index of the server, such as its
+    /// revision. All clients of such a server use this scale: with two scales on one key, a stale
+    /// holder could have the higher number.
+    ///
+    /// # Errors
+    ///
+    /// `Internal` beyond 2^53, where tokens would no longer fit a `BIGINT`.
+    pub(crate) fn of_index(index: u64) -> Result<FencingToken> {
+        let number = index.checked_mul(TOKENS_PER_GRANT.into());
+        number.and_then(FencingToken::new).ok_or_else(|| {
+            let message = format!("the server's index {index} is too large for a fencing token");
+            Error::new(ErrorKind::Internal, message)
+        })
+    }
+
+    /// The index of the server in whose range the token lies.
+    pub(crate) fn index(self) -> u64 {
+        self.get() / u64::from(TOKENS_PER_GRANT)
+    }
+}
+
 impl FencingToken {
     /// The token with this number, if it is one.
     pub const fn new(number: u64) -> Option<FencingToken> {
@@ -92,6 +119,17 @@ impl FromStr for FencingToken {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_token_of_a_range_belongs_to_its_index() {
+        let first = FencingToken::of_index(7).unwrap();
+        let last = FencingToken::new(first.get() + u64::from(TOKENS_PER_GRANT) - 1).unwrap();
+        assert_eq!((first.index(), last.index()), (7, 7));
+        assert!(FencingToken::of_index(8).unwrap() > last);
+        assert!(FencingToken::of_index(1 << 53).is_err());
+        assert!(FencingToken::of_index(0).is_err());
+        assert!(FencingToken::of_index((1 << 53) - 1).is_ok());
+    }
 
     #[test]
     fn a_token_fits_a_bigint_and_is_never_zero() {

@@ -45,6 +45,9 @@ pub(super) fn start(context: &StartContext<'_>) -> Result<Vec<Node>> {
     let mut options = vec!["-D", "data", "-p", &number, "-c", "listen_addresses=127.0.0.1"];
     options.extend(["-c", "unix_socket_directories=", "-c", "jit=off"]);
     options.extend(["-c", "max_connections=400", "-c", "shared_buffers=32MB"]);
+    // In files of the data folder, which goes with the server: a killed server would leave segments
+    // of shared memory behind, 1 MB for each.
+    options.extend(["-c", "dynamic_shared_memory_type=mmap"]);
     if context.options.durability.skips_sync() {
         // Not synchronous_commit=off: that loses what was acknowledged on kill -9.
         options.extend(["-c", "fsync=off", "-c", "full_page_writes=off"]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Holder;
 use crate::error::Result;
 use crate::key::Key;
-use crate::token::FencingToken;
+use crate::token::{FencingToken, TOKENS_PER_GRANT};
 
 /// A granted claim: its token, and how long the lease lasts from the request on.
 ///
@@ -35,6 +35,12 @@ impl Grant {
     /// A grant with this token and lease.
     pub fn new(token: FencingToken, ttl: Duration) -> Grant {
         Grant { token, ttl, tokens: 1 }
+    }
+
+    /// A grant that owns a whole range of tokens, from this one on.
+    #[allow(dead_code, reason = "used by the backends that reserve ranges")]
+    pub(crate) fn with_range(token: FencingToken, ttl: Duration) -> Grant {
+        Grant { token, ttl, tokens: TOKENS_PER_GRANT }
     }
 }
 
