@@ -23,7 +23,7 @@ pub(crate) mod percent;
 pub(crate) mod quiet_waker;
 pub(crate) mod reconnect;
 pub(crate) mod short_wait;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) mod socket;
 pub(crate) mod sync;
 #[cfg(any(

@@ -14,6 +14,7 @@ use crate::backends::postgres::config::Config;
 use crate::backends::postgres::error;
 use crate::backends::postgres::push::PushRouter;
 use crate::error::{Error, Result};
+use crate::support::socket::Socket;
 use crate::support::tls::Tls;
 
 /// How long a cancel request may take before the connection is closed anyway.
@@ -50,24 +51,20 @@ impl Endpoint {
         let login = login(config).await?;
         let (ending, ended) = watch::channel(());
         let refused = |error| error::from_connect(config, &self.host, self.port, error);
-        let (client, driven) = if let Some(path) = self.unix_socket() {
-            let stream = UnixStream::connect(path).await.map_err(|error| self.unreached(error))?;
-            let connected = login.connect_raw(stream, NoTls).await.map_err(refused)?;
-            (connected.0, Driven::start(connected.1, push.clone(), ending))
-        } else {
-            let stream = self.connect_tcp().await.map_err(|error| self.unreached(error))?;
-            match &self.tls {
-                None => {
-                    let connected = login.connect_raw(stream, NoTls).await.map_err(refused)?;
-                    (connected.0, Driven::start(connected.1, push.clone(), ending))
-                }
-                Some(tls) => {
-                    let handshake = TlsHandshake { tls, host: &self.host };
-                    let mut login = login;
-                    let connected = login.ssl_mode(SslMode::Require).connect_raw(stream, handshake);
-                    let connected = connected.await.map_err(refused)?;
-                    (connected.0, Driven::start(connected.1, push.clone(), ending))
-                }
+        let socket = self.connect().await.map_err(|error| self.unreached(error))?;
+        let handle = socket.handle();
+        let push = push.clone();
+        let (client, driven) = match self.tls.as_ref().filter(|_| self.unix_socket().is_none()) {
+            None => {
+                let connected = login.connect_raw(socket, NoTls).await.map_err(refused)?;
+                (connected.0, Driven::start(connected.1, handle, push, ending))
+            }
+            Some(tls) => {
+                let handshake = TlsHandshake { tls, host: &self.host };
+                let mut login = login;
+                let connected = login.ssl_mode(SslMode::Require).connect_raw(socket, handshake);
+                let connected = connected.await.map_err(refused)?;
+                (connected.0, Driven::start(connected.1, handle, push, ending))
             }
         };
         Ok(Dialed { client, driven, ended })
@@ -77,16 +74,12 @@ impl Endpoint {
     /// that waits for a lock does not notice that its client has closed the connection.
     pub(crate) async fn cancel(&self, token: CancelToken) {
         let cancelling = async {
-            if let Some(path) = self.unix_socket() {
-                let stream = UnixStream::connect(path).await.ok()?;
-                return token.cancel_query_raw(stream, NoTls).await.ok();
-            }
-            let stream = self.connect_tcp().await.ok()?;
-            match &self.tls {
-                None => token.cancel_query_raw(stream, NoTls).await.ok(),
+            let socket = self.connect().await.ok()?;
+            match self.tls.as_ref().filter(|_| self.unix_socket().is_none()) {
+                None => token.cancel_query_raw(socket, NoTls).await.ok(),
                 Some(tls) => {
                     let handshake = TlsHandshake { tls, host: &self.host };
-                    token.cancel_query_raw(stream, handshake).await.ok()
+                    token.cancel_query_raw(socket, handshake).await.ok()
                 }
             }
         };
@@ -94,10 +87,13 @@ impl Endpoint {
         drop(tokio::time::timeout(CANCEL_TIMEOUT, cancelling).await);
     }
 
-    async fn connect_tcp(&self) -> std::io::Result<TcpStream> {
+    async fn connect(&self) -> std::io::Result<Socket> {
+        if let Some(path) = self.unix_socket() {
+            return Socket::unix(UnixStream::connect(path).await?);
+        }
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         set_keepalive(&stream);
-        Ok(stream)
+        Socket::tcp(stream)
     }
 
     /// The path of the Unix socket, if the host is a folder.

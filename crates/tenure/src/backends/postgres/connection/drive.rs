@@ -3,7 +3,9 @@
 //! The client library hands a statement over a channel to what drives the connection, and wakes
 //! it. In a task of the background, that would be a change of threads for every statement. Here the
 //! sender drives the connection itself (see `support::driver`), and the background is not woken by
-//! that (see `support::quiet_waker`).
+//! that (see `support::quiet_waker`). If the caller is alone on the connection, and the server
+//! responds soon, its thread also waits for the response, for some microseconds, and reads it (see
+//! `support::short_wait`).
 //!
 //! **A caller that stalls.** A statement is sent and awaited by the future of its caller, which may
 //! not be polled for long. It holds nothing meanwhile that another statement needs: the response
@@ -14,6 +16,8 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::thread::ThreadId;
+use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -25,6 +29,8 @@ use tokio_postgres::AsyncMessage;
 use crate::backends::postgres::push::PushRouter;
 use crate::support::driver::{Drive, SharedDriver};
 use crate::support::quiet_waker::QuietWaker;
+use crate::support::short_wait::{self, ShortWait};
+use crate::support::socket::SocketHandle;
 
 /// What the client library gives to drive a connection.
 type PollMessage = Box<
@@ -37,6 +43,10 @@ pub(crate) struct Driven {
     waker: Arc<QuietWaker>,
     background: AbortHandle,
     runtime: Handle,
+    /// The thread that reads in the background, which must not wait for a response.
+    thread: ThreadId,
+    socket: Arc<SocketHandle>,
+    short_wait: ShortWait,
 }
 
 impl Driven {
@@ -44,6 +54,7 @@ impl Driven {
     /// runtime.
     pub(crate) fn start<S, T>(
         mut connection: tokio_postgres::Connection<S, T>,
+        socket: Arc<SocketHandle>,
         push: Arc<PushRouter>,
         ending: watch::Sender<()>,
     ) -> Driven
@@ -64,8 +75,15 @@ impl Driven {
             let _ends = ends;
             running.run().await;
         });
-        let background = background.abort_handle();
-        Driven { driver, waker, background, runtime: Handle::current() }
+        Driven {
+            driver,
+            waker,
+            background: background.abort_handle(),
+            runtime: Handle::current(),
+            thread: std::thread::current().id(),
+            socket,
+            short_wait: ShortWait::default(),
+        }
     }
 
     /// Ends the connection now.
@@ -74,22 +92,88 @@ impl Driven {
         self.driver.end();
     }
 
-    /// Runs a call of the client library on the thread that polls it, to its end.
+    /// Runs a call of the client library on the thread that polls it, to its end. If no other
+    /// statement of the connection is under way (`is_alone`), the thread may wait for the response
+    /// itself, for a moment.
     pub(crate) fn in_place<T: Send + 'static>(
         self: &Arc<Self>,
+        is_alone: bool,
         call: impl Future<Output = T> + Send + 'static,
     ) -> InPlaceCall<T> {
         let mut call = Box::pin(call);
         let driven = self.clone();
+        let mut wait = Wait::of(is_alone);
         let call = std::future::poll_fn(move |context| {
-            driven.waker.drive_after(&driven.driver, || call.as_mut().poll(context))
+            if wait == Wait::Unknown {
+                wait = driven.first_poll();
+                if wait == Wait::OnThisThread
+                    && let Poll::Ready(output) = driven.send_and_wait(&mut call)
+                {
+                    return Poll::Ready(output);
+                }
+            }
+            let polled = driven.waker.drive_after(&driven.driver, || call.as_mut().poll(context));
+            if let (Poll::Ready(_), Wait::AsUsual(sent)) = (&polled, wait) {
+                driven.short_wait.on_response(sent.elapsed());
+            }
+            polled
         });
+        if !is_alone {
+            self.short_wait.on_company();
+        }
         InPlaceCall { call: Some(Box::pin(call)), runtime: self.runtime.clone() }
+    }
+
+    /// How a caller that is alone awaits its response.
+    fn first_poll(&self) -> Wait {
+        if std::thread::current().id() == self.thread {
+            Wait::NotCounted
+        } else if self.short_wait.is_allowed() {
+            Wait::OnThisThread
+        } else {
+            Wait::AsUsual(Instant::now())
+        }
+    }
+
+    /// Sends the statement of a call, and waits for the response on this thread for a moment.
+    /// Meanwhile the background is not woken by what arrives. The caller polls the call again if
+    /// this is pending; only then is its waker registered.
+    fn send_and_wait<T>(&self, call: &mut Pin<Box<impl Future<Output = T>>>) -> Poll<T> {
+        let mut context = Context::from_waker(Waker::noop());
+        let held_back = self.socket.hold_back();
+        let sent = self.waker.drive_after(&self.driver, || call.as_mut().poll(&mut context));
+        if sent.is_ready() {
+            return sent;
+        }
+        let readable = held_back.wait_readable(short_wait::LIMIT);
+        if readable {
+            self.driver.drive();
+        }
+        self.short_wait.on_wait(!readable);
+        Poll::Pending
     }
 
     /// Runs a call of the client library in a task of the background.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         drop(self.runtime.spawn(task));
+    }
+}
+
+/// How the response of a call is awaited.
+#[derive(Clone, Copy, PartialEq)]
+enum Wait {
+    /// Decided by the first poll: that is when the statement is sent.
+    Unknown,
+    OnThisThread,
+    /// By the background, since this moment.
+    AsUsual(Instant),
+    /// By the background, without telling anything about the server: others wait as well.
+    NotCounted,
+}
+
+impl Wait {
+    fn of(is_alone: bool) -> Wait {
+        if is_alone { Wait::Unknown } else { Wait::NotCounted }
     }
 }
 

@@ -6,9 +6,9 @@ use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
+use crate::support::socket::Socket;
 use crate::support::tls::{Stream, Tls, encrypt};
 
 /// Encrypts a TCP connection after the server has agreed to it.
@@ -17,13 +17,15 @@ pub(crate) struct TlsHandshake<'a> {
     pub(crate) host: &'a str,
 }
 
-impl<'a> TlsConnect<TcpStream> for TlsHandshake<'a> {
+impl<'a> TlsConnect<Socket> for TlsHandshake<'a> {
     type Stream = EncryptedStream;
     type Error = io::Error;
     type Future = BoxFuture<'a, io::Result<EncryptedStream>>;
 
-    fn connect(self, tcp: TcpStream) -> Self::Future {
-        Box::pin(async move { encrypt(self.tls, self.host, tcp, None).await.map(EncryptedStream) })
+    fn connect(self, socket: Socket) -> Self::Future {
+        Box::pin(
+            async move { encrypt(self.tls, self.host, socket, None).await.map(EncryptedStream) },
+        )
     }
 }
 

@@ -188,14 +188,14 @@ impl Connection {
         call: impl Future<Output = Result<T, tokio_postgres::Error>> + Send + 'static,
     ) -> Result<T> {
         let connection = self.clone();
-        connection.in_flight.fetch_add(1, Ordering::Relaxed);
+        let is_alone = connection.in_flight.fetch_add(1, Ordering::Relaxed) == 0;
         let call = async move {
             let response = connection.within_limit(call).await;
             connection.in_flight.fetch_sub(1, Ordering::Relaxed);
             response
         };
         if !self.pooled {
-            return self.driven.in_place(call).await;
+            return self.driven.in_place(is_alone, call).await;
         }
         let (sender, receiver) = oneshot::channel();
         self.driven.spawn(async move {
