@@ -1,6 +1,7 @@
-//! Seeded schedules of delays, cuts, evictions and cancelled acquires, on a paused clock. It is
-//! checked that no two clients hold at once by their own guards, that tokens grow, and that no lock
-//! remains at the end.
+//! Seeded schedules of delays, cuts, evictions, downgrades and cancelled acquires, on a paused
+//! clock: of a lock alone, of a lock with readers, and of a semaphore. It is checked that at no time
+//! more hold than fit together by their own guards, that tokens grow, and that nothing remains at
+//! the end.
 //!
 //! `TENURE_SEED=17 cargo test -p tenure-conformance --test simulation` runs one seed again, and
 //! `TENURE_SEEDS=10000` runs more of them.
@@ -8,9 +9,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::backend::{Backend, Scope};
+use tenure::backend::{Backend, Mode, Scope};
 use tenure::backends::Memory;
-use tenure::{Attempt, Client, Config, FencingToken, Guard, Lease, Lock};
+use tenure::{Attempt, Client, Config, FencingToken, Guard, Lease, Lock, Permit, Semaphore};
 use tenure_conformance::fault::{Cut, Faults, Faulty};
 use tokio::time::sleep;
 
@@ -18,6 +19,21 @@ const TTL: Duration = Duration::from_secs(9);
 const CLIENTS: usize = 3;
 const TASKS: usize = 8;
 const STEPS: usize = 25;
+const PERMITS: u32 = 4;
+
+/// What the key is in a schedule.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Exclusive,
+    Shared,
+    Semaphore,
+}
+
+/// What a task holds.
+enum Held {
+    Guard(Guard),
+    Permit(Permit),
+}
 
 #[test]
 fn no_schedule_breaks_a_guarantee() {
@@ -26,22 +42,51 @@ fn no_schedule_breaks_a_guarantee() {
         Some(seed) => seed..seed + 1,
         None => 0..number("TENURE_SEEDS").unwrap_or(60),
     };
-    let mut grants = 0;
-    for seed in seeds.clone() {
-        grants += run(seed);
+    for kind in [Kind::Exclusive, Kind::Shared, Kind::Semaphore] {
+        let mut total = Counts::default();
+        for seed in seeds.clone() {
+            total += run(seed, kind);
+        }
+        println!("{} schedules, {total:?}", seeds.end - seeds.start);
+        total.check(kind, seeds.end - seeds.start);
     }
-    println!("{} schedules, {grants} grants", seeds.end - seeds.start);
-    assert!(grants > 10 * (seeds.end - seeds.start), "the schedules hardly grant anything");
 }
 
-fn run(seed: u64) -> u64 {
+/// What happened in a schedule: a schedule in which nothing happens proves nothing.
+#[derive(Debug, Default)]
+struct Counts {
+    grants: u64,
+    /// Grants beside other holders.
+    together: u64,
+    downgrades: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.grants += other.grants;
+        self.together += other.together;
+        self.downgrades += other.downgrades;
+    }
+}
+
+impl Counts {
+    fn check(&self, kind: Kind, schedules: u64) {
+        assert!(self.grants > 10 * schedules, "the schedules hardly grant anything");
+        let alone = kind == Kind::Exclusive;
+        assert!(alone != (self.together > schedules), "{} were held together", self.together);
+        let downgrades = self.downgrades > schedules / 2;
+        assert!(downgrades == (kind == Kind::Shared), "{} downgrades", self.downgrades);
+    }
+}
+
+fn run(seed: u64, kind: Kind) -> Counts {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
         .build()
         .expect("a runtime can be built");
     runtime.block_on(async {
-        let schedule = Arc::new(Schedule::new(seed));
+        let schedule = Arc::new(Schedule::new(seed, kind));
         let nemesis = tokio::spawn(run_nemesis(schedule.clone(), Random::new(seed, 1000)));
         let mut tasks = tokio::task::JoinSet::new();
         for task in 0..TASKS {
@@ -52,13 +97,14 @@ fn run(seed: u64) -> u64 {
         }
         nemesis.abort();
         schedule.settle().await;
-        schedule.grants()
+        schedule.counts()
     })
 }
 
 /// The store, the clients with their connections to it, and the checker.
 struct Schedule {
     seed: u64,
+    kind: Kind,
     memory: Memory,
     connections: Vec<Arc<Faulty<Memory>>>,
     clients: Vec<Client>,
@@ -69,12 +115,14 @@ struct Schedule {
 struct Checker {
     holders: Vec<Lease>,
     evicted: Vec<FencingToken>,
+    /// The highest token of an exclusive grant, and of any grant.
+    last_writer: Option<FencingToken>,
     last: Option<FencingToken>,
-    grants: u64,
+    counts: Counts,
 }
 
 impl Schedule {
-    fn new(seed: u64) -> Schedule {
+    fn new(seed: u64, kind: Kind) -> Schedule {
         let memory = Memory::new();
         let mut random = Random::new(seed, 2000);
         let connect = |_| {
@@ -87,28 +135,43 @@ impl Schedule {
             Config::default().ttl(TTL).with_backend(connection.clone())
         };
         let clients = connections.iter().map(client).collect();
-        Schedule { seed, memory, connections, clients, checker: Mutex::default() }
+        Schedule { seed, kind, memory, connections, clients, checker: Mutex::default() }
     }
 
-    fn lock(&self, task: usize) -> Lock {
-        self.clients[task % CLIENTS].lock("k")
+    /// A lock in one of the modes of this schedule.
+    fn lock(&self, task: usize, random: &mut Random) -> Lock {
+        let lock = self.clients[task % CLIENTS].lock("k");
+        let shared = self.kind == Kind::Shared && random.below(3) > 0;
+        if shared { lock.shared() } else { lock }
     }
 
-    /// Checks a new guard against the earlier ones.
-    fn check_grant(&self, guard: &Guard) {
+    fn semaphore(&self, task: usize, random: &mut Random) -> Semaphore {
+        let take = 1 + random.below(PERMITS.into()) as u32;
+        self.clients[task % CLIENTS].semaphore("k", PERMITS).permits(take)
+    }
+
+    /// Checks a new grant against the earlier ones.
+    fn check_grant(&self, lease: &Lease) {
         let mut checker = self.checker.lock().expect("no panic while it is locked");
         let seed = self.seed;
-        let token = guard.token();
-        if guard.check().is_err() || checker.evicted.contains(&token) {
+        let (token, mode) = (lease.token(), lease.mode());
+        if lease.check().is_err() || checker.evicted.contains(&token) {
             return;
         }
+        checker.holders.retain(|held| held.check().is_ok());
         let others: Vec<_> =
-            checker.holders.iter().filter(|held| held.check().is_ok()).map(Lease::token).collect();
-        assert!(others.is_empty(), "seed {seed}: {token:?} holds at the same time as {others:?}");
-        let last = checker.last.replace(token);
-        assert!(last < Some(token), "seed {seed}: {token:?} came after {last:?}");
-        checker.holders = vec![guard.lease().clone()];
-        checker.grants += 1;
+            checker.holders.iter().map(|held| (held.token(), held.mode())).collect();
+        let used: u64 = others.iter().map(|(_, mode)| u64::from(mode.weight())).sum();
+        let fits = used + u64::from(mode.weight()) <= u64::from(mode.limit());
+        assert!(fits, "seed {seed}: {token:?} ({mode}) holds at the same time as {others:?}");
+        checker.check_token(seed, token, mode);
+        checker.holders.push(lease.clone());
+        checker.counts.grants += 1;
+        checker.counts.together += u64::from(!others.is_empty());
+    }
+
+    fn count_downgrade(&self) {
+        self.checker.lock().expect("no panic while it is locked").counts.downgrades += 1;
     }
 
     /// Records an eviction. The evicted holder believes that it holds until it is notified; only a
@@ -133,8 +196,39 @@ impl Schedule {
         assert!(left.is_empty(), "seed {}: left {left:?}", self.seed);
     }
 
-    fn grants(&self) -> u64 {
-        self.checker.lock().expect("no panic while it is locked").grants
+    fn counts(&self) -> Counts {
+        std::mem::take(&mut self.checker.lock().expect("no panic while it is locked").counts)
+    }
+}
+
+impl Checker {
+    /// A writer is above all grants before it, a reader above all writers before it.
+    fn check_token(&mut self, seed: u64, token: FencingToken, mode: Mode) {
+        let floor = match mode {
+            Mode::Exclusive => self.last,
+            _ => self.last_writer,
+        };
+        assert!(floor < Some(token), "seed {seed}: {token:?} ({mode}) came after {floor:?}");
+        self.last = self.last.max(Some(token));
+        if mode == Mode::Exclusive {
+            self.last_writer = Some(token);
+        }
+    }
+}
+
+impl Held {
+    fn lease(&self) -> Lease {
+        match self {
+            Held::Guard(guard) => guard.lease().clone(),
+            Held::Permit(permit) => permit.lease().clone(),
+        }
+    }
+
+    async fn release(self) -> tenure::Result<()> {
+        match self {
+            Held::Guard(guard) => guard.release().await,
+            Held::Permit(permit) => permit.release().await,
+        }
     }
 }
 
@@ -142,33 +236,65 @@ impl Schedule {
 async fn run_task(schedule: Arc<Schedule>, task: usize, mut random: Random) {
     for _ in 0..STEPS {
         sleep(random.millis(3000)).await;
-        let lock = schedule.lock(task);
-        let guard = match random.below(4) {
-            0 => granted(lock.try_acquire().await),
-            1 => granted(lock.acquire_within(random.millis(5000)).await),
-            // Dropped at any point.
-            2 => match tokio::time::timeout(random.millis(6000), lock.acquire()).await {
-                Ok(guard) => guard.ok(),
-                Err(_) => None,
-            },
-            _ => lock.without_renewal().acquire().await.ok(),
+        let held = match schedule.kind {
+            Kind::Semaphore => acquire_permits(&schedule, task, &mut random).await,
+            Kind::Exclusive | Kind::Shared => acquire_lock(&schedule, task, &mut random).await,
         };
-        let Some(guard) = guard else { continue };
-        schedule.check_grant(&guard);
-        let lease = guard.lease().clone();
+        let Some(mut held) = held else { continue };
+        let lease = held.lease();
+        schedule.check_grant(&lease);
         let longest = if random.below(6) == 0 { 20_000 } else { 1500 };
         let span = random.millis(longest);
         let _ignored = lease.while_held(sleep(span)).await;
+        if schedule.kind == Kind::Shared && random.below(2) == 0 {
+            downgrade(&schedule, &mut held, &mut random).await;
+        }
         if random.below(3) == 0 {
-            drop(guard);
+            drop(held);
         } else {
             // May be lost, or not confirmed.
-            let _ignored = guard.release().await;
+            let _ignored = held.release().await;
         }
     }
 }
 
-fn granted(attempt: tenure::Result<Attempt<Guard>>) -> Option<Guard> {
+async fn acquire_lock(schedule: &Schedule, task: usize, random: &mut Random) -> Option<Held> {
+    let lock = schedule.lock(task, random);
+    let guard = match random.below(4) {
+        0 => granted(lock.try_acquire().await),
+        1 => granted(lock.acquire_within(random.millis(5000)).await),
+        // Dropped at any point.
+        2 => tokio::time::timeout(random.millis(6000), lock.acquire()).await.ok()?.ok(),
+        _ => lock.without_renewal().acquire().await.ok(),
+    };
+    guard.map(Held::Guard)
+}
+
+async fn acquire_permits(schedule: &Schedule, task: usize, random: &mut Random) -> Option<Held> {
+    let semaphore = schedule.semaphore(task, random);
+    let permit = match random.below(4) {
+        0 => granted(semaphore.try_acquire().await),
+        1 => granted(semaphore.acquire_within(random.millis(5000)).await),
+        2 => tokio::time::timeout(random.millis(6000), semaphore.acquire()).await.ok()?.ok(),
+        _ => semaphore.without_renewal().acquire().await.ok(),
+    };
+    permit.map(Held::Permit)
+}
+
+/// A downgrade that may be dropped at any point, and after which the lock is held a little longer.
+async fn downgrade(schedule: &Schedule, held: &mut Held, random: &mut Random) {
+    let Held::Guard(guard) = held else { return };
+    if guard.mode() != Mode::Exclusive || guard.check().is_err() {
+        return;
+    }
+    schedule.count_downgrade();
+    let patience = random.millis(1000);
+    // May be lost, not confirmed, or dropped.
+    let _ignored = tokio::time::timeout(patience, guard.downgrade()).await;
+    sleep(random.millis(1500)).await;
+}
+
+fn granted<T>(attempt: tenure::Result<Attempt<T>>) -> Option<T> {
     attempt.ok()?.granted().ok()
 }
 
@@ -182,7 +308,8 @@ async fn run_nemesis(schedule: Arc<Schedule>, mut random: Random) {
         if random.below(4) == 0 {
             let holdings = schedule.memory.list(Scope::Prefix("")).await.unwrap_or_default();
             for held in holdings {
-                if let Some(token) = held.holder().token {
+                let holder = &held.holders[random.below(held.holders.len() as u64) as usize];
+                if let Some(token) = holder.token {
                     schedule.record_eviction(token);
                     let _ignored = schedule.memory.evict(&held.key, token).await;
                 }
