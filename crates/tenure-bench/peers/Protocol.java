@@ -89,12 +89,18 @@ interface Protocol {
             all.addAll(times);
         }
         double elapsed = (System.nanoTime() - start) / 1e3;
-        double[] sorted = all.stream().mapToDouble(Double::doubleValue).sorted().toArray();
-        int last = sorted.length - 1;
-        double[] at = Arrays.stream(new int[] {50, 99, 100})
-            .mapToDouble(percent -> last < 0 ? 0 : sorted[(int) ((long) last * percent / 100)]).toArray();
+        double[] at = percentiles(all, 50, 99, 100);
+        double[] first = percentiles(running.isEmpty() ? all : running.get(0).get(), 50, 100);
         return String.format(java.util.Locale.ROOT,
-            "{\"elapsed_us\":%f,\"p50_us\":%f,\"p99_us\":%f,\"max_us\":%f,\"grants\":%s,\"total\":%d}",
-            elapsed, at[0], at[1], at[2], Arrays.toString(grants), sorted.length);
+            "{\"elapsed_us\":%f,\"p50_us\":%f,\"p99_us\":%f,\"max_us\":%f,\"grants\":%s,\"total\":%d,"
+                + "\"first_p50_us\":%f,\"first_max_us\":%f}",
+            elapsed, at[0], at[1], at[2], Arrays.toString(grants), all.size(), first[0], first[1]);
+    }
+
+    private static double[] percentiles(List<Double> times, int... percents) {
+        double[] sorted = times.stream().mapToDouble(Double::doubleValue).sorted().toArray();
+        int last = sorted.length - 1;
+        return Arrays.stream(percents)
+            .mapToDouble(percent -> last < 0 ? 0 : sorted[(int) ((long) last * percent / 100)]).toArray();
     }
 }

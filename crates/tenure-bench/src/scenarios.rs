@@ -51,6 +51,11 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         Tables(redis::compare_hot),
     ),
     Scenario(
+        "redis-modes",
+        "Redis: a handoff to readers and permits; a writer among 20 readers; Redisson",
+        Tables(redis::compare_modes),
+    ),
+    Scenario(
         "redis-waiters",
         "Redis: one key with 1, 10, 100 and 1,000 waiters",
         Tables(redis::compare_waiters),

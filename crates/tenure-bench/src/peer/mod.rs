@@ -4,7 +4,7 @@
 //! | command | what it does | what the answer has |
 //! |---|---|---|
 //! | `turn CYCLES TASKS` | acquires and releases, each task on a key of its own | `elapsed_us`, `p50_us`, `p99_us` |
-//! | `hot MS TASKS HOLD_MS` | all tasks on one key, for so long | `grants` of each task until then, `total` of all, `p50_us`, `p99_us`, `max_us` of the waits |
+//! | `hot MS TASKS HOLD_MS` | all tasks on one key, for so long | `grants` of each task until then, `total` of all, `p50_us`, `p99_us`, `max_us` of the waits; of Rust and Java also `first_p50_us`, `first_max_us` of the first task |
 
 mod recipes;
 mod worker;

@@ -21,8 +21,8 @@ const TTL: Duration = Duration::from_secs(30);
 /// How soon a bare client tries again.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// Starts this program again as a client of this kind: `tenure`, `tenure-barging`, `rslock`,
-/// `bare`.
+/// Starts this program again as a client of this kind: `tenure`, `tenure-barging`,
+/// `tenure-readers` (of a hot key all but the first read), `rslock`, `bare`.
 pub(crate) fn own(node: &Node, kind: &str) -> Result<Process> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(WORKER);
@@ -54,6 +54,8 @@ fn obey() -> Result<()> {
 /// What makes contenders.
 enum Source {
     Tenure(Client),
+    /// On a hot key the first contender writes, and the others read.
+    Readers(Client),
     Rslock(LockManager),
     Bare(MultiplexedConnection),
 }
@@ -65,6 +67,7 @@ impl Source {
             "tenure-barging" => {
                 Source::Tenure(tenure::connect(&format!("{url}?order=barging")).await?)
             }
+            "tenure-readers" => Source::Readers(tenure::connect(url).await?),
             "rslock" => Source::Rslock(LockManager::new(vec![url.to_owned()])),
             "bare" => {
                 let client = redis::Client::open(url)?;
@@ -82,21 +85,26 @@ impl Source {
         let (first, tasks) = (number(1)?, number(2)?);
         if words[0] == "turn" {
             let each = usize::try_from(first.div_ceil(tasks))?;
-            let contenders = (0..tasks).map(|task| self.contender(&format!("k{task}"), false));
+            let contenders = (0..tasks).map(|task| self.contender(&format!("k{task}"), None));
             return run(contenders, Duration::ZERO, move |done, _| done < each).await;
         }
         let (long, hold) = (Duration::from_millis(first), Duration::from_millis(number(3)?));
-        let contenders = (0..tasks).map(|_| self.contender("hot", true));
+        let contenders = (0..tasks).map(|task| self.contender("hot", Some(task)));
         run(contenders, hold, move |_, start| start.elapsed() < long).await
     }
 
-    fn contender(&self, key: &str, hot: bool) -> Contender {
+    /// `hot` is its number on a hot key.
+    fn contender(&self, key: &str, hot: Option<u64>) -> Contender {
+        let lock = |client: &Client| client.lock(format!("tenure/{key}"));
         let held = match self {
-            Source::Tenure(client) => Held::Tenure(client.lock(format!("tenure/{key}")), None),
+            Source::Readers(client) if hot.is_some_and(|number| number > 0) => {
+                Held::Tenure(lock(client).shared(), None)
+            }
+            Source::Tenure(client) | Source::Readers(client) => Held::Tenure(lock(client), None),
             Source::Rslock(manager) => Held::Rslock(manager.clone(), None),
             Source::Bare(connection) => Held::Bare(connection.clone()),
         };
-        Contender { key: format!("own/{key}"), held, hot }
+        Contender { key: format!("own/{key}"), held, hot: hot.is_some() }
     }
 }
 
@@ -180,12 +188,15 @@ async fn run(
         try_join_all(tasks).await?.into_iter().collect::<Result<Vec<_>>>()?;
     let elapsed = start.elapsed();
     let grants: Vec<usize> = done.iter().map(|(_, grants)| *grants).collect();
+    let mut first = done.first().map(|(times, _)| times.clone()).unwrap_or_default();
     let mut all: Vec<f64> = done.into_iter().flat_map(|(times, _)| times).collect();
+    first.sort_unstable_by(f64::total_cmp);
     all.sort_unstable_by(f64::total_cmp);
     Ok(json!({
         "elapsed_us": elapsed.as_secs_f64() * 1e6, "grants": grants,
         "total": all.len(),
         "p50_us": percentile(&all, 50), "p99_us": percentile(&all, 99),
         "max_us": percentile(&all, 100),
+        "first_p50_us": percentile(&first, 50), "first_max_us": percentile(&first, 100),
     }))
 }

@@ -4,6 +4,7 @@
 mod cycle;
 mod hot;
 mod many;
+mod modes;
 mod queue;
 mod recording;
 mod warm;
@@ -15,6 +16,7 @@ use tenure_servers::{Cluster, Durability, Options, Topology, start};
 pub(crate) use self::cycle::{compare_five, compare_many_tasks, compare_one_task};
 pub(crate) use self::hot::{compare as compare_hot, compare_waiters};
 pub(crate) use self::many::{measure_held, measure_million};
+pub(crate) use self::modes::compare as compare_modes;
 pub(crate) use self::queue::{compare_queues, run_worker};
 pub(crate) use self::warm::compare as compare_warm;
 
