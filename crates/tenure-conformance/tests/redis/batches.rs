@@ -137,7 +137,7 @@ async fn each_claim_of_a_batch_has_its_own_response(cluster: &Cluster) -> Result
             }
             (1, Err(error)) => ensure!(error.kind() == ErrorKind::Invalid, "{error:?}"),
             (2, Ok(Attempt::Granted(guard))) => {
-                let stored = texts(node, &["HGET", &format!("tenure:s:{{k{claim}}}"), "token"])?;
+                let stored = texts(node, &["HGET", &format!("tenure:s:{{k{claim}}}"), "first"])?;
                 ensure!(stored == [guard.token().to_string()]);
                 tokens.insert(guard.token());
                 drop(guard);

@@ -37,7 +37,7 @@ async fn a_held_lock_is_redissons_hash(cluster: &Cluster) -> Result<()> {
     ensure!(thread.parse::<u64>().is_ok(), "{thread}");
     let left = number(node, &["PTTL", "orders/42"])?;
     ensure!((29_000..=30_000).contains(&left), "{left}");
-    let token = texts(node, &["HGET", "tenure:s:{orders/42}", "token"])?;
+    let token = texts(node, &["HGET", "tenure:s:{orders/42}", "first"])?;
     ensure!(token == [guard.token().to_string()], "{token:?} {:?}", guard.token());
     guard.release().await?;
     ensure!(number(node, &["EXISTS", "orders/42"])? == 0);
