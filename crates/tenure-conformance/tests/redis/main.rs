@@ -13,6 +13,7 @@ mod foreign_clients;
 mod late;
 mod layout;
 mod lossy_proxy;
+mod modes;
 mod redisson;
 mod redlock;
 mod runtimes;
@@ -40,6 +41,7 @@ fn main() {
         encrypted::CASES,
         faults::CASES,
         late::CASES,
+        modes::CASES,
         layout::CASES,
         failover::CASES,
         redisson::CASES,

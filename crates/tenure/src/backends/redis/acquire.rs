@@ -1,7 +1,7 @@
 //! Acquiring: one script that grants the lock, or joins its queue.
 //!
-//! **State.** At the server a lock is one key with an expiry, the lease, which holds the owner, or a
-//! marker for readers or permits, whose owners and leases lie beside it (`lua/holders.lua`).
+//! **State.** At the server a lock is one key with an expiry, the lease, which holds the owner, or
+//! a marker for readers or permits, whose owners and leases lie beside it (`lua/holders.lua`).
 //! Beside it lie its state (the last token), its queue (owners by sequence) and one entry for each
 //! waiter, with a lease of its own: the ttl, at most [`ENTRY_LEASE_MAX`]. A tombstone refuses a
 //! claim that was cancelled. `layout` has the keys; `lua/acquire.lua` the script.
@@ -15,8 +15,8 @@
 //! - The same owner gets the same grant: requesting again grants nothing twice, refreshes the
 //!   lease or the queue entry, and keeps the sequence. So the engine may repeat a request whose
 //!   response was lost.
-//! - Every mode is a weight against a limit, and the first waiter whose entry is alive is granted for
-//!   as long as it fits, never a newcomer, whichever script finds that it does (`hand_off` in
+//! - Every mode is a weight against a limit, and the first waiter whose entry is alive is granted
+//!   for as long as it fits, never a newcomer, whichever script finds that it does (`hand_off` in
 //!   `lua/handoff.lua`).
 //! - A downgrade changes the grant with its token or nothing.
 //! - At a handoff the rest of the entry's lease becomes the lease of the lock. The waiter counts it
@@ -39,7 +39,7 @@ use redis::Value;
 use super::Redis;
 use super::connection::Connection;
 use super::layout::Keys;
-use super::layout::scripts::{holder, millis, number, text, token, unexpected};
+use super::layout::response::{holder, millis, number, text, token, unexpected};
 use super::push::QueueEntry;
 use super::{release, replicas};
 use crate::backend::{Attempt, Busy, Claim, Grant, Holder, LostReason, Mode};

@@ -8,7 +8,7 @@ use redis::Value;
 use super::Redis;
 use super::connection::Connection;
 use super::error::from_redis;
-use super::layout::scripts::{holder, millis, text, unexpected};
+use super::layout::response::{holder, millis, text, unexpected};
 use super::layout::{Keys, lock_of, mode};
 use crate::backend::{Holder, HolderInfo, Holding, Scope, Waiter};
 use crate::error::{ErrorKind, Result};

@@ -141,7 +141,7 @@ impl Backend for Redis {
         info.wakeup = if self.polls.load(Ordering::Relaxed) { Wakeup::Poll } else { Wakeup::Push };
         info.min_ttl = MIN_TTL;
         info.busy_leaves_nothing = true;
-        // Whoever comes first: a claim to many permits might wait for ever.
+        // Without an order a claim to many permits might wait for ever.
         let in_order = info.order == Order::Fifo;
         info.modes = Modes { shared: true, permits: in_order };
         info

@@ -1,12 +1,12 @@
 //! Renewing: many leases in few scripts.
 //!
 //! A script extends what an owner still holds, and creates nothing (`lua/renew.lua`). It may
-//! therefore be sent again when a connection breaks. In a cluster, one script carries the claims of
-//! one slot. Claims that hold beside others have a script of their own (`lua/renew_shared.lua`),
-//! which needs more keys. A claim whose grant is of the other sort, because it was downgraded, is
-//! sent once more with the other script. Each script has a time limit of its own, somewhat below that of the engine for the
-//! whole call: a server that is silent about some claims must not keep the responses about the
-//! others from the engine.
+//! therefore be sent again when a connection breaks. In a cluster, one script carries the claims
+//! of one slot. Claims that hold beside others have a script of their own
+//! (`lua/renew_shared.lua`), which needs more keys. A claim whose grant is of the other sort,
+//! because it was downgraded, is sent once more with the other script. Each script has a time
+//! limit of its own, somewhat below that of the engine for the whole call: a server that is silent
+//! about some claims must not keep the responses about the others from the engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use redis::Value;
 
 use super::connection::Connection;
-use super::layout::scripts::{number, unexpected};
+use super::layout::response::{number, unexpected};
 use super::{Redis, replicas};
 use crate::backend::{Claim, LostReason, Mode};
 use crate::error::{Error, Result};

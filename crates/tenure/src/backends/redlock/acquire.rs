@@ -12,9 +12,9 @@
 //!    not respond, released on all nodes with a tombstone.
 //!
 //! **Invariants.**
-//! - *One holder, or readers*, as long as fewer than half of the nodes forget what they granted: two
-//!   majorities share a node, which grants nobody beside a writer. A node that was started less than the longest lease ago does not count, since it
-//!   may have forgotten.
+//! - *One holder, or readers*, as long as fewer than half of the nodes forget what they granted:
+//!   two majorities share a node, which grants no claim beside a writer. A node that was started
+//!   less than the longest lease ago does not count, since it may have forgotten.
 //! - *Tokens grow*: a later majority shares a node with the one on which the token was raised, and
 //!   that node gives a higher one. Without step 2, a node with a clock ahead that comes and goes
 //!   would make tokens go back.

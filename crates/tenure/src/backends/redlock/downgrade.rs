@@ -3,9 +3,10 @@
 //! **State.** On each node a grant of its own, which the node makes shared if it has this token
 //! (`raise` gave it to a majority), and else leaves alone.
 //!
-//! **Invariant.** With a majority of shared nodes, readers can get a majority, and no writer can: on
-//! each of these nodes the grant goes on. A node that was not reached, or that granted late with a
-//! token of its own, stays exclusive, which keeps readers from that node and lets nobody in.
+//! **Invariant.** With a majority of shared nodes, readers can get a majority, and no writer can:
+//! on each of these nodes the grant goes on. A node that was not reached, or that granted late
+//! with a token of its own, stays exclusive, which keeps readers from that node and lets no claim
+//! in.
 //!
 //! **Races.** A node makes it shared once, and says the same to a repeated request. A request that
 //! comes after the release finds no grant, and creates none.

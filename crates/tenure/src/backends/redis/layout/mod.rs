@@ -2,7 +2,8 @@
 //!
 //! - `slot`: hash slots of a cluster
 //! - `mode`: modes as texts
-//! - `scripts`: the Lua scripts of `../lua`, their arguments and responses
+//! - `scripts`: the Lua scripts of `../lua` and their arguments
+//! - `response`: the values in their responses
 //!
 //! | key | type | content |
 //! |---|---|---|
@@ -23,6 +24,7 @@
 //! script may touch them all; and no two locks share one.
 
 pub(crate) mod mode;
+pub(crate) mod response;
 pub(crate) mod scripts;
 pub(crate) mod slot;
 

@@ -1,24 +1,23 @@
-//! The Lua scripts, their arguments, and how their responses are read.
+//! The Lua scripts and their arguments.
 //!
 //! A script is made of files of `../lua`: how this layout writes and reads a held lock
-//! (`fast_redisson.lua` and `redisson.lua`, or `fast_plain.lua` and `plain.lua`), what the URL says
-//! (`config.lua`), what scripts try first (`acquire_first.lua`, `release_first.lua`), which token is
-//! whose (`token.lua`), what the scripts about one lock share (`common.lua`, `holders.lua`,
-//! `handoff.lua`), and its own. Each method of [`Scripts`] passes the arguments in the order in
-//! which its file reads them.
+//! (`fast_redisson.lua` and `redisson.lua`, or `fast_plain.lua` and `plain.lua`), what the URL
+//! says (`config.lua`), what scripts try first (`acquire_first.lua`, `release_first.lua`), which
+//! token is whose (`token.lua`), what the scripts about one lock share (`common.lua`,
+//! `holders.lua`, `handoff.lua`), and its own. Each method of [`Scripts`] passes the arguments in
+//! the order in which its file reads them.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Arg, Cmd, RedisWrite, Value};
+use redis::{Arg, Cmd, RedisWrite};
 
-use super::mode::{self, ModeText};
+use super::mode::ModeText;
 use super::{Channels, Keys};
-use crate::backend::{Claim, Holder, HolderInfo, Mode};
+use crate::backend::{Claim, Mode};
 use crate::backends::redis::config::{Config, Layout, QueueOrder};
 use crate::backends::redis::connection::BatchPart;
-use crate::error::Error;
 use crate::token::{FencingToken, TOKENS_PER_GRANT};
 
 /// How many waiters of tenure get the lock in a row while one of Redisson's listens.
@@ -371,63 +370,6 @@ impl ScriptCall<'_> {
 /// `t`, so that reading that clock in whole milliseconds costs nothing.
 pub(crate) fn ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
-}
-
-/// Reads a holder from `[owner, ms left, token, info, age, mode]` of a response. The owner is empty
-/// if the lock is free.
-pub(crate) fn holder(parts: &[Value]) -> Option<Holder> {
-    let [who, left, token, info, age, mode] = parts else { return None };
-    let who = text(who);
-    if who.is_empty() {
-        return None;
-    }
-    let token = self::token(token);
-    let info = match token {
-        Some(_) => HolderInfo::decode(&text(info)),
-        // A foreign client's lock holds nothing but its id.
-        None => HolderInfo::new(who, "", 0, ""),
-    };
-    let mut holder = Holder::new(&info);
-    holder.mode = mode::read(&text(mode));
-    holder.token = token;
-    holder.held_for = millis(age);
-    holder.ttl_left = millis(left);
-    Some(holder)
-}
-
-pub(crate) fn number(value: &Value) -> Option<i64> {
-    match value {
-        Value::Int(number) => Some(*number),
-        _ => None,
-    }
-}
-
-/// Reads a time in ms. One below zero is not known.
-pub(crate) fn millis(value: &Value) -> Option<Duration> {
-    Some(Duration::from_millis(u64::try_from(number(value)?).ok()?))
-}
-
-/// Reads a token.
-pub(crate) fn token(value: &Value) -> Option<FencingToken> {
-    match value {
-        Value::Int(number) => FencingToken::new(u64::try_from(*number).ok()?),
-        other => text(other).parse().ok(),
-    }
-}
-
-/// Reads a text, of which a foreign client may have written any bytes.
-pub(crate) fn text(value: &Value) -> String {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::SimpleString(text) => text.clone(),
-        _ => String::new(),
-    }
-}
-
-/// A script responded with something that it cannot respond with.
-pub(crate) fn unexpected(script: &str, response: &Value) -> Error {
-    let what = format_args!("{response:?} to the script `{script}`; please report it");
-    Error::unexpected_response("redis", what)
 }
 
 #[cfg(test)]

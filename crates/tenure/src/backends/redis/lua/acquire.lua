@@ -41,9 +41,10 @@ local function downgrade(token, since, note)
   redis.call('DEL', name)
   redis.call('HSET', state, 'token', whole(last_token))
   local last = whole(tonumber(token) + range_size - 1)
-  add_holder(nil, owner, lasts, 's', token .. ' ' .. last .. ' ' .. since .. ' s\n' .. note)
+  local marker =
+    add_holder(nil, owner, lasts, 's', token .. ' ' .. last .. ' ' .. since .. ' s\n' .. note)
   remember(lasts, last_token)
-  hand_off('', 0)
+  hand_off(marker, '', 0)
   return { 1, token, ttl }
 end
 
@@ -70,6 +71,8 @@ if is_marker(holder) and is_holder(owner) then
   if downgraded ~= '' and token ~= downgraded then return { -3 } end
   -- The response was lost, or this is a late exclusive request of before the downgrade.
   local last_ms = math.max(tonumber(redis.call('ZSCORE', ends, owner)), now_ms + ttl)
+  -- A full server refuses to add as the first write, but not this one.
+  redis.call('PEXPIRE', grants, ttl)
   redis.call('ZADD', ends, whole(last_ms), owner)
   settle_holders(holder)
   remember(ttl, last_token)
@@ -109,7 +112,7 @@ if is_marker(holder) or not holder and (window == 0 or barging) then
     end
   end
   if contended and not barging then
-    local token = hand_off(owner, ttl)
+    local token = hand_off(holder, owner, ttl)
     if token then return { 1, token, ttl } end
     holder = holder_of(name)
   end

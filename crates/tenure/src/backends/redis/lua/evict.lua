@@ -15,9 +15,9 @@ if is_marker(holder) then
     local first, last = string.match(all[i + 1], '^(%d+) (%d+) ')
     if first and token >= tonumber(first) and token <= tonumber(last) then
       remove_holder(all[i])
-      settle_holders(holder)
+      holder = settle_holders(holder)
       notify(all[i], 'e', '0', first, 0)
-      hand_off('', 0)
+      hand_off(holder, '', 0)
       return 1
     end
   end
@@ -30,5 +30,5 @@ if token < tonumber(first) or token > last_token then return 0 end
 redis.call('HDEL', state, 'owner', 'note', 'since')
 redis.call('DEL', name)
 notify(holder, 'e', '0', first, 0)
-hand_off('', 0)
+hand_off(nil, '', 0)
 return 1

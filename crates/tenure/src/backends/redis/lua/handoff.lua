@@ -27,15 +27,15 @@ local function leave_window(owner, sequence)
   return true
 end
 
--- Grants the first living waiter for as long as it fits beside the holder, then the next. The rest
+-- Grants the first living waiter for as long as it fits beside the holder (the marker, or nil if the
+-- lock is free), then the next. The rest
 -- of the entry's lease becomes the lock's, so that the waiter knows its end already: it counts from
 -- before its last request that got a response, and the entry's deadline was set after that.
 --
 -- `me` is the owner whose request this is, if it is one of the waiters: it gets a lease of
 -- `my_lease` and no message, and its token is returned. A run of readers counts as one handoff in
 -- a row. If the run is too long for one script, the next waiter is told to request.
-local function hand_off(me, my_lease)
-  local holder = holder_of(name)
+local function hand_off(holder, me, my_lease)
   if barging then return wake_waiters(holder) end
   local mine, row_before = nil, row
   for granted = 0, run_max do

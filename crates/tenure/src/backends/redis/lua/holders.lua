@@ -7,8 +7,8 @@
 -- the owner with the lowest token, if known). All three expire with the longest lease of a holder.
 --
 -- Invariants:
--- * Ends and grants mean something only while the lock holds a marker. Whoever writes one where
---   there was none deletes what is left of them: foreign hands may have deleted the lock alone.
+-- * Ends and grants mean something only while the lock holds a marker. A script that writes
+--   one where there was none deletes what is left of them: the lock alone may have been deleted.
 -- * A holder counts until its end, whether or not it was removed since. A script removes those
 --   whose end has passed before it decides anything, some hundred at a time; one that is left
 --   keeps others out for longer, and never lets one in.

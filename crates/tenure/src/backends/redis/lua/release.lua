@@ -32,7 +32,7 @@ if holder == owner then
   redis.call('DEL', name)
   if sequence then remove_entry(owner) end
   write_tombstone()
-  hand_off('', 0)
+  hand_off(nil, '', 0)
   return 2
 end
 
@@ -48,7 +48,9 @@ write_tombstone()
 if not sequence and not held and not expired then return 0 end
 
 local window = tonumber(known[2] or 0) or 0
-if not wrong and (is_marker(holder) or not holder and window <= now_ms) then hand_off('', 0) end
+if not wrong and (is_marker(holder) or not holder and window <= now_ms) then
+  hand_off(holder, '', 0)
+end
 if first == owner and (wrong or redis.call('EXISTS', name) == 1) then
   -- The next one is first now, and has to request again when the lock can become free by itself.
   local next_owner, next_sequence = first_waiter()

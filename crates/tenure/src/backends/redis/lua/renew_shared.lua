@@ -32,6 +32,8 @@ local function renew(lock, state, ends, grants, owner, ttl, token, fixed)
   local own = tonumber(string.match(redis.call('HGET', grants, owner) or '', '^%d+') or nil)
   if token and own and own > token then return -3 end
   if not fixed or last_ms < now_ms + ttl then
+    -- A full server refuses to add as the first write, but not this one.
+    redis.call('PEXPIRE', grants, ttl)
     redis.call('ZADD', ends, string.format('%.0f', now_ms + ttl), owner)
   end
   extend(lock, ends, grants)

@@ -1,0 +1,413 @@
+//! Readers and permits at the server: what is stored, what foreign clients and earlier versions of
+//! tenure make of it, what a handoff to many costs, and faults.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use tenure::backend::{Backend, Claim, Mode, Scope};
+use tenure::{Attempt, Client, Config, ErrorKind, Guard};
+use tenure_conformance::context::{SOON, expect_busy, renew, soon, until, until_waiters};
+use tenure_conformance::server_cases;
+use tenure_servers::wire::redis::Value;
+use tenure_servers::{Cluster, Node};
+
+use crate::faults::until_subscribed;
+use crate::traffic::{calls, of, sent, until_quiet};
+use crate::{LONG, SECOND, acquire, claim, connect, execute, number, texts};
+
+server_cases! {
+    readers_are_a_marker_and_two_keys_beside_it Redis;
+    the_last_reader_leaves_only_the_state Redis;
+    foreign_clients_and_readers_exclude_each_other Redis;
+    a_handoff_to_many_readers_is_one_command Redis;
+    a_very_long_run_of_readers_is_granted_in_parts Redis;
+    a_waiter_of_an_earlier_version_is_granted_a_single_token Redis;
+    a_reader_that_an_earlier_version_let_in_alone_is_renewed_and_released Redis;
+    permits_whose_marker_was_deleted_do_not_count Redis;
+    a_shared_request_that_arrives_after_its_claim_was_cancelled_is_refused Redis;
+    any_token_of_its_range_evicts_a_grant Redis;
+    a_downgraded_lock_is_renewed Redis;
+    setting_the_clock_loses_no_reader Redis |options| options.clock();
+    a_full_server_downgrades_renews_and_releases Redis;
+    readers_survive_a_failover RedisSentinel;
+}
+
+async fn read(client: &Client, key: &str) -> Result<Guard> {
+    let attempt = client.lock(key).shared().ttl(LONG).try_acquire().await?;
+    Ok(attempt.granted()?)
+}
+
+fn keys(node: &Node) -> Result<BTreeSet<String>> {
+    Ok(texts(node, &["KEYS", "*"])?.into_iter().collect())
+}
+
+async fn readers_are_a_marker_and_two_keys_beside_it(cluster: &Cluster) -> Result<()> {
+    let node = cluster.node();
+    for (options, what) in [("", ["HKEYS", "a"]), ("layout=plain", ["GET", "a"])] {
+        let client = connect(cluster, options).await?;
+        let (one, two) = (read(&client, "a").await?, read(&client, "a").await?);
+        ensure!(texts(node, &what)? == ["~shared"]);
+        ensure!(number(node, &["ZCARD", "tenure:r:{a}"])? == 2);
+        ensure!(texts(node, &["HGET", "tenure:h:{a}", "#"])? == ["2"]);
+        for key in ["a", "tenure:r:{a}", "tenure:h:{a}"] {
+            let left = number(node, &["PTTL", key])?;
+            ensure!((25_000..=30_001).contains(&left), "{key}: {left}");
+        }
+        // The lock lives as long as the longest lease.
+        let shortest = client.lock("a").shared().ttl(SECOND * 3).try_acquire().await?.granted()?;
+        one.release().await?;
+        two.release().await?;
+        ensure!(number(node, &["PTTL", "a"])? <= 3_001);
+        shortest.release().await?;
+        ensure!(number(node, &["EXISTS", "a", "tenure:r:{a}", "tenure:h:{a}"])? == 0);
+    }
+    Ok(())
+}
+
+async fn the_last_reader_leaves_only_the_state(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster, "").await?;
+    for name in ["a", "{c}d", "e}f"] {
+        let (one, two) = (read(&client, name).await?, read(&client, name).await?);
+        let writer = tokio::spawn(client.lock(name).ttl(LONG).acquire());
+        until_waiters(&client.lock(name), 1).await?;
+        one.release().await?;
+        two.release().await?;
+        soon("the writer's grant", writer).await???.release().await?;
+        let permit = client.semaphore(name, 2).try_acquire().await?.granted()?;
+        permit.release().await?;
+    }
+    let left = keys(cluster.node())?;
+    ensure!(left.len() == 3 && left.iter().all(|key| key.starts_with("tenure:s:")), "{left:?}");
+    Ok(())
+}
+
+/// By their own commands: RLock of Redisson (its condition), and `SET NX`.
+async fn foreign_clients_and_readers_exclude_each_other(cluster: &Cluster) -> Result<()> {
+    let node = cluster.node();
+    let rlock = "if redis.call('exists', KEYS[1]) == 0 or \
+         redis.call('hexists', KEYS[1], ARGV[1]) == 1 then \
+         redis.call('hincrby', KEYS[1], ARGV[1], 1); redis.call('pexpire', KEYS[1], 30000); \
+         return 1; end; return 0";
+    for (options, lock) in [
+        ("", &["EVAL", rlock, "1", "k", "0aa1dbd8-6d52-4b6f-a5d8-0b0d9ab0f6a4:57"][..]),
+        ("layout=plain", &["SET", "k", "a-random-value", "NX", "PX", "30000"]),
+    ] {
+        let client = connect(cluster, options).await?;
+        let granted =
+            || Ok::<_, anyhow::Error>(!matches!(execute(node, lock)?, Value::Int(0) | Value::Nil));
+        let (one, two) = (read(&client, "k").await?, read(&client, "k").await?);
+        ensure!(!granted()?, "a foreign client beside readers");
+        one.release().await?;
+        ensure!(!granted()?, "a foreign client beside a reader");
+        two.release().await?;
+        ensure!(granted()?, "it is free");
+        let reader = client.lock("k").shared().ttl(LONG);
+        expect_busy(&reader).await?;
+        let waiting = tokio::spawn(reader.acquire());
+        until_waiters(&client.lock("k"), 1).await?;
+        let error = client.semaphore("k", 2).try_acquire().await.map(drop).unwrap_err();
+        ensure!(error.kind() == ErrorKind::Invalid, "{error}");
+        execute(node, &["DEL", "k"])?;
+        execute(node, &["PUBLISH", "redisson_lock__channel:{k}", "0"])?;
+        soon("the reader's grant", waiting).await???.release().await?;
+    }
+    Ok(())
+}
+
+/// Starts so many readers, which wait behind the guard.
+async fn queue_readers(
+    cluster: &Cluster,
+    client: &Client,
+    count: usize,
+) -> Result<tokio::task::JoinSet<tenure::Result<Guard>>> {
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..count {
+        waiting.spawn(client.lock("k").shared().ttl(LONG).acquire());
+    }
+    until_waiters(&client.lock("k"), count).await?;
+    until_subscribed(cluster).await?;
+    until_quiet(cluster.node()).await?;
+    Ok(waiting)
+}
+
+/// Awaits all of them, and checks that their tokens are in order and differ.
+async fn granted(
+    mut waiting: tokio::task::JoinSet<tenure::Result<Guard>>,
+    above: u64,
+) -> Result<Vec<Guard>> {
+    let mut guards = Vec::new();
+    while let Some(granted) = soon("a reader's grant", waiting.join_next()).await? {
+        guards.push(granted??);
+    }
+    let tokens: BTreeSet<u64> = guards.iter().map(|guard| guard.token().get()).collect();
+    ensure!(tokens.len() == guards.len(), "tokens are used twice");
+    ensure!(tokens.first().is_some_and(|first| *first > above), "{tokens:?} after {above}");
+    Ok(guards)
+}
+
+async fn a_handoff_to_many_readers_is_one_command(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    acquire(&client, "k", LONG).await?.release().await?;
+    for readers in [1, 10, 100] {
+        let mut cost = Default::default();
+        for _ in 0..10 {
+            let guard = acquire(&client, "k", LONG).await?;
+            let last = guard.token().get() + 1023;
+            let waiting = queue_readers(cluster, &client, readers).await?;
+            execute(node, &["CONFIG", "RESETSTAT"])?;
+            guard.release().await?;
+            cost = calls(node)?;
+            for reader in granted(waiting, last).await? {
+                reader.release().await?;
+            }
+            // Waiters also poll every few seconds, which on a slow machine may be now.
+            if sent(&cost) == 1 {
+                break;
+            }
+        }
+        ensure!(sent(&cost) == 1 && of(&cost, "evalsha") == 1, "{readers}: {cost:?}");
+        ensure!(of(&cost, "publish") == readers as u64, "{readers}: {cost:?}");
+    }
+    Ok(())
+}
+
+/// More than one script grants. Those that are left are told to request.
+async fn a_very_long_run_of_readers_is_granted_in_parts(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster, "").await?;
+    let guard = acquire(&client, "k", LONG).await?;
+    let last = guard.token().get() + 1023;
+    let waiting = queue_readers(cluster, &client, 600).await?;
+    execute(cluster.node(), &["CONFIG", "RESETSTAT"])?;
+    guard.release().await?;
+    let guards = granted(waiting, last).await?;
+    let cost = calls(cluster.node())?;
+    println!("600 readers were granted by {} scripts", of(&cost, "evalsha"));
+    let holding = client.lock("k").status().await?.context("it is held")?;
+    ensure!(holding.holders.len() == 600);
+    let oldest = guards.iter().map(Guard::token).min();
+    ensure!(holding.holder().token == oldest);
+    let Attempt::Busy(busy) = client.lock("k").try_acquire().await? else {
+        anyhow::bail!("a writer beside readers");
+    };
+    ensure!(busy.holders == 600 && busy.holder.and_then(|holder| holder.token) == oldest);
+    drop(guards);
+    soon("the releases", client.flush()).await??;
+    acquire(&client, "k", LONG).await?.release().await?;
+    Ok(())
+}
+
+/// Its renewals compare its token with the last one that the state names.
+async fn a_waiter_of_an_earlier_version_is_granted_a_single_token(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let guard = acquire(&client, "k", LONG).await?;
+    let old = "0aa1dbd8-6d52-4b6f-a5d8-0b0d9ab0f6a4:57";
+    let deadline = texts(node, &["EVAL", "return redis.call('TIME')[1]", "0"])?.concat();
+    let deadline = deadline.parse::<u64>()? * 1000 + 9_000;
+    execute(node, &["ZADD", "tenure:q:{k}", "1", old])?;
+    // A name that begins like a mode.
+    let entry = format!("{deadline} 10000 s web-3\thost\t7\tnote");
+    execute(node, &["HSET", "tenure:w:{k}", old, &entry])?;
+    let last = guard.token().get() + 1023;
+    guard.release().await?;
+    ensure!(texts(node, &["HKEYS", "k"])? == [old], "it was granted beside others");
+    let state = texts(node, &["HMGET", "tenure:s:{k}", "token", "first", "owner", "note"])?;
+    ensure!(state[0] == state[1] && state[0].parse::<u64>()? > last, "{state:?}");
+    ensure!(state[2] == old && state[3] == "s web-3\thost\t7\tnote", "{state:?}");
+    let shown = client.lock("k").status().await?.context("it is held")?;
+    let token = shown.holder().token.context("it is known")?;
+    ensure!(token.to_string() == state[0] && shown.holder().owner == "s web-3", "{shown:?}");
+    ensure!(client.lock("k").evict(token).await?);
+    Ok(())
+}
+
+async fn a_reader_that_an_earlier_version_let_in_alone_is_renewed_and_released(
+    cluster: &Cluster,
+) -> Result<()> {
+    let (backend, node) = (backend(cluster, "").await?, cluster.node());
+    let mut reader = shared("k")?;
+    // What the script of an earlier version writes when it hands the lock to a reader's entry.
+    let (owner, since) = (reader.owner.to_string(), "1700000000000");
+    execute(node, &["HSET", "k", &owner, "1"])?;
+    execute(node, &["PEXPIRE", "k", "10000"])?;
+    let token = "1700000000000000";
+    execute(node, &["HSET", "tenure:s:{k}", "token", token, "owner", &owner, "since", since])?;
+    let grant = backend.try_acquire(&reader).await?.granted()?;
+    ensure!(grant.token.to_string() == token, "{grant:?}");
+    reader.token = Some(grant.token);
+    renew(&*backend, &[reader.clone()]).await.remove(0)?;
+    ensure!(number(node, &["PTTL", "k"])? > 15_000, "it was not renewed");
+    ensure!(backend.release(&reader).await?, "it was held");
+    ensure!(number(node, &["EXISTS", "k"])? == 0);
+    Ok(())
+}
+
+async fn backend(cluster: &Cluster, options: &str) -> Result<Arc<dyn Backend>> {
+    Ok(cluster.url_with(options).parse::<Config>()?.open().await?)
+}
+
+fn shared(key: &str) -> Result<Claim> {
+    let mut claim = claim(key)?;
+    claim.mode = Mode::Shared;
+    Ok(claim)
+}
+
+/// As everywhere, a lock that foreign hands delete is lost; what lies beside it must not count.
+async fn permits_whose_marker_was_deleted_do_not_count(cluster: &Cluster) -> Result<()> {
+    let (backend, node) = (backend(cluster, "").await?, cluster.node());
+    let mut lost = claim("k")?;
+    lost.mode = Mode::permits(2, 3)?;
+    lost.token = Some(backend.try_acquire(&lost).await?.granted()?.token);
+    execute(node, &["DEL", "k"])?;
+    let mut all = claim("k")?;
+    all.mode = Mode::permits(3, 3)?;
+    let grant = backend.try_acquire(&all).await?.granted()?;
+    ensure!(Some(grant.token) > lost.token);
+    let renewed = renew(&*backend, &[lost.clone()]).await.remove(0);
+    ensure!(renewed.as_ref().is_err_and(|e| e.kind() == ErrorKind::Lost), "{renewed:?}");
+    let holding = backend.list(Scope::Key(&all.key)).await?;
+    ensure!(holding[0].holders.len() == 1, "{holding:?}");
+    ensure!(!backend.release(&lost).await?);
+    ensure!(backend.release(&all).await?);
+    Ok(())
+}
+
+async fn a_shared_request_that_arrives_after_its_claim_was_cancelled_is_refused(
+    cluster: &Cluster,
+) -> Result<()> {
+    let (backend, node) = (backend(cluster, "").await?, cluster.node());
+    let held = shared("k")?;
+    for holds in [false, true] {
+        if holds {
+            backend.try_acquire(&held).await?.granted()?;
+        }
+        let mut late = shared("k")?;
+        late.unconfirmed = true;
+        ensure!(!backend.release(&late).await?);
+        ensure!(backend.try_acquire(&late).await.is_err(), "a cancelled claim was granted");
+        ensure!(number(node, &["ZCARD", "tenure:r:{k}"])? == i64::from(holds));
+    }
+    // Also one that held: its late request must not hold once more.
+    let mut late = shared("k")?;
+    backend.try_acquire(&late).await?.granted()?;
+    late.unconfirmed = true;
+    ensure!(backend.release(&late).await?);
+    ensure!(backend.try_acquire(&late).await.is_err(), "a cancelled claim was granted");
+    ensure!(backend.release(&held).await?);
+    ensure!(number(node, &["EXISTS", "k"])? == 0);
+    Ok(())
+}
+
+async fn any_token_of_its_range_evicts_a_grant(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster, "").await?;
+    let lock = client.lock("k").ttl(LONG);
+    let at = |guard: &Guard, more: u64| tenure::FencingToken::new(guard.token().get() + more);
+    for downgraded in [false, true] {
+        let mut guard = acquire(&client, "k", LONG).await?;
+        if downgraded {
+            guard.downgrade().await?;
+            let reader = read(&client, "k").await?;
+            ensure!(reader.token() > at(&guard, 1023).context("a token")?);
+            reader.release().await?;
+        }
+        ensure!(!lock.evict(at(&guard, 1024).context("a token")?).await?, "beyond its range");
+        ensure!(lock.evict(at(&guard, 1023).context("a token")?).await?, "in its range");
+        soon("the loss", guard.lost()).await?;
+        acquire(&client, "k", LONG).await?.release().await?;
+    }
+    Ok(())
+}
+
+/// Its claim still says that it is exclusive.
+async fn a_downgraded_lock_is_renewed(cluster: &Cluster) -> Result<()> {
+    for options in ["", "layout=plain"] {
+        let client = connect(cluster, options).await?;
+        let ttl = SECOND * 2;
+        let key = format!("k{options}").replace('=', "-");
+        let (other, fixed) = (acquire(&client, "other", ttl).await?, format!("{key}/fixed"));
+        let mut guard = acquire(&client, &key, ttl).await?;
+        let lock = client.lock(fixed.as_str()).ttl(LONG).without_renewal();
+        let mut fixed = lock.try_acquire().await?.granted()?;
+        guard.downgrade().await?;
+        fixed.downgrade().await?;
+        let lost = tokio::time::timeout(ttl * 2, guard.lost()).await;
+        ensure!(lost.is_err(), "not renewed: {lost:?}");
+        for guard in [guard, fixed, other] {
+            guard.check()?;
+            guard.release().await?;
+        }
+    }
+    Ok(())
+}
+
+/// An hour back, and forward again: the reader is renewed each time, tokens grow, and a writer is
+/// let in when the reader leaves.
+async fn setting_the_clock_loses_no_reader(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let ttl = SECOND * 4;
+    let reader = client.lock("k").shared().ttl(ttl).try_acquire().await?.granted()?;
+    let mut last = reader.token();
+    node.shift_clock(-3_600_000)?;
+    // Renewed by now, which also ends the lease when it should.
+    let corrected = async || Ok((number(node, &["PTTL", "k"])? <= 4_001).then_some(()));
+    until(SOON, "the lease is corrected", corrected).await?;
+    for _ in 0..3 {
+        let other = read(&client, "k").await?;
+        ensure!(other.token() > last, "{} after {last}", other.token());
+        last = other.token();
+        other.release().await?;
+    }
+    let writer = tokio::spawn(client.lock("k").ttl(LONG).acquire());
+    until_waiters(&client.lock("k"), 1).await?;
+    reader.check()?;
+    ensure!(!writer.is_finished(), "a writer beside a reader");
+    reader.release().await?;
+    let writer = soon("the writer's grant", writer).await???;
+    ensure!(writer.token() > last, "{} after {last}", writer.token());
+    writer.release().await?;
+    Ok(())
+}
+
+async fn a_full_server_downgrades_renews_and_releases(cluster: &Cluster) -> Result<()> {
+    let (client, node) = (connect(cluster, "").await?, cluster.node());
+    let mut guard = acquire(&client, "k", SECOND * 2).await?;
+    let reader = tokio::spawn(client.lock("k").shared().ttl(LONG).acquire());
+    until_waiters(&client.lock("k"), 1).await?;
+    execute(node, &["CONFIG", "SET", "maxmemory", "1"])?;
+    guard.downgrade().await?;
+    let reader = soon("the reader's grant", reader).await???;
+    let error = read(&client, "other").await.err().context("a full server granted")?;
+    ensure!(error.to_string().contains("memory"), "{error}");
+    ensure!(number(node, &["EXISTS", "other", "tenure:s:{other}"])? == 0);
+    let lost = tokio::time::timeout(SECOND * 3, guard.lost()).await;
+    ensure!(lost.is_err(), "not renewed: {lost:?}");
+    guard.release().await?;
+    reader.release().await?;
+    ensure!(number(node, &["EXISTS", "k"])? == 0);
+    execute(node, &["CONFIG", "SET", "maxmemory", "0"])?;
+    Ok(())
+}
+
+async fn readers_survive_a_failover(cluster: &Cluster) -> Result<()> {
+    // Both of them have it, so that it does not matter which one is promoted.
+    let (one, two) = (connect(cluster, "replicas=2").await?, connect(cluster, "").await?);
+    let ttl = SECOND * 20;
+    let mut writer = acquire(&one, "k", ttl).await?;
+    writer.downgrade().await?;
+    let reader = one.lock("k").shared().ttl(ttl).try_acquire().await?.granted()?;
+    let next = tokio::spawn(two.lock("k").ttl(ttl).acquire());
+    until_waiters(&one.lock("k"), 1).await?;
+    let old = cluster.leader()?.context("a master")?.name().to_owned();
+    cluster.failover()?;
+    ensure!(cluster.leader()?.context("a master")?.name() != old);
+    writer.check()?;
+    reader.check()?;
+    let token = reader.token();
+    soon("release", writer.release()).await??;
+    ensure!(!next.is_finished(), "a writer beside a reader");
+    soon("release", reader.release()).await??;
+    let next = soon("the writer's grant", next).await???;
+    ensure!(next.token() > token);
+    next.release().await?;
+    Ok(())
+}
