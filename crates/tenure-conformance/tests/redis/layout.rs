@@ -236,6 +236,12 @@ async fn works(cluster: &Cluster) -> Result<()> {
         ensure!(guard.token() > token);
         ensure!(one.lock("k").evict(guard.token()).await?);
         soon("the loss", guard.lost()).await?;
+        let mut writer = acquire(&one, "k", LONG).await?;
+        let reader = tokio::spawn(two.lock("k").shared().ttl(LONG).acquire());
+        until_waiters(&one.lock("k"), 1).await?;
+        writer.downgrade().await?;
+        soon("the reader's grant", reader).await???.release().await?;
+        writer.release().await?;
     }
     Ok(())
 }

@@ -6,6 +6,7 @@
 
 mod batches;
 mod cluster;
+mod earlier_version;
 mod encrypted;
 mod failover;
 mod faults;
@@ -38,6 +39,7 @@ fn main() {
     let modules = [
         batches::CASES,
         cluster::CASES,
+        earlier_version::CASES,
         encrypted::CASES,
         faults::CASES,
         late::CASES,

@@ -1,5 +1,4 @@
-//! Readers and permits at the server: what is stored, what foreign clients and earlier versions of
-//! tenure make of it, what a handoff to many costs, and faults.
+//! Readers and permits at the server: what is stored, what a handoff to many costs, and faults.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,9 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use tenure::backend::{Backend, Claim, Mode, Scope};
 use tenure::{Attempt, Client, Config, ErrorKind, Guard};
-use tenure_conformance::context::{SOON, expect_busy, renew, soon, until, until_waiters};
+use tenure_conformance::context::{SOON, renew, soon, until, until_waiters};
 use tenure_conformance::server_cases;
-use tenure_servers::wire::redis::Value;
 use tenure_servers::{Cluster, Node};
 
 use crate::faults::until_subscribed;
@@ -19,11 +17,8 @@ use crate::{LONG, SECOND, acquire, claim, connect, execute, number, texts};
 server_cases! {
     readers_are_a_marker_and_two_keys_beside_it Redis;
     the_last_reader_leaves_only_the_state Redis;
-    foreign_clients_and_readers_exclude_each_other Redis;
     a_handoff_to_many_readers_is_one_command Redis;
     a_very_long_run_of_readers_is_granted_in_parts Redis;
-    a_waiter_of_an_earlier_version_is_granted_a_single_token Redis;
-    a_reader_that_an_earlier_version_let_in_alone_is_renewed_and_released Redis;
     permits_whose_marker_was_deleted_do_not_count Redis;
     a_shared_request_that_arrives_after_its_claim_was_cancelled_is_refused Redis;
     any_token_of_its_range_evicts_a_grant Redis;
@@ -33,7 +28,7 @@ server_cases! {
     readers_survive_a_failover RedisSentinel;
 }
 
-async fn read(client: &Client, key: &str) -> Result<Guard> {
+pub(crate) async fn read(client: &Client, key: &str) -> Result<Guard> {
     let attempt = client.lock(key).shared().ttl(LONG).try_acquire().await?;
     Ok(attempt.granted()?)
 }
@@ -79,39 +74,6 @@ async fn the_last_reader_leaves_only_the_state(cluster: &Cluster) -> Result<()> 
     }
     let left = keys(cluster.node())?;
     ensure!(left.len() == 3 && left.iter().all(|key| key.starts_with("tenure:s:")), "{left:?}");
-    Ok(())
-}
-
-/// By their own commands: RLock of Redisson (its condition), and `SET NX`.
-async fn foreign_clients_and_readers_exclude_each_other(cluster: &Cluster) -> Result<()> {
-    let node = cluster.node();
-    let rlock = "if redis.call('exists', KEYS[1]) == 0 or \
-         redis.call('hexists', KEYS[1], ARGV[1]) == 1 then \
-         redis.call('hincrby', KEYS[1], ARGV[1], 1); redis.call('pexpire', KEYS[1], 30000); \
-         return 1; end; return 0";
-    for (options, lock) in [
-        ("", &["EVAL", rlock, "1", "k", "0aa1dbd8-6d52-4b6f-a5d8-0b0d9ab0f6a4:57"][..]),
-        ("layout=plain", &["SET", "k", "a-random-value", "NX", "PX", "30000"]),
-    ] {
-        let client = connect(cluster, options).await?;
-        let granted =
-            || Ok::<_, anyhow::Error>(!matches!(execute(node, lock)?, Value::Int(0) | Value::Nil));
-        let (one, two) = (read(&client, "k").await?, read(&client, "k").await?);
-        ensure!(!granted()?, "a foreign client beside readers");
-        one.release().await?;
-        ensure!(!granted()?, "a foreign client beside a reader");
-        two.release().await?;
-        ensure!(granted()?, "it is free");
-        let reader = client.lock("k").shared().ttl(LONG);
-        expect_busy(&reader).await?;
-        let waiting = tokio::spawn(reader.acquire());
-        until_waiters(&client.lock("k"), 1).await?;
-        let error = client.semaphore("k", 2).try_acquire().await.map(drop).unwrap_err();
-        ensure!(error.kind() == ErrorKind::Invalid, "{error}");
-        execute(node, &["DEL", "k"])?;
-        execute(node, &["PUBLISH", "redisson_lock__channel:{k}", "0"])?;
-        soon("the reader's grant", waiting).await???.release().await?;
-    }
     Ok(())
 }
 
@@ -197,56 +159,11 @@ async fn a_very_long_run_of_readers_is_granted_in_parts(cluster: &Cluster) -> Re
     Ok(())
 }
 
-/// Its renewals compare its token with the last one that the state names.
-async fn a_waiter_of_an_earlier_version_is_granted_a_single_token(cluster: &Cluster) -> Result<()> {
-    let (client, node) = (connect(cluster, "").await?, cluster.node());
-    let guard = acquire(&client, "k", LONG).await?;
-    let old = "0aa1dbd8-6d52-4b6f-a5d8-0b0d9ab0f6a4:57";
-    let deadline = texts(node, &["EVAL", "return redis.call('TIME')[1]", "0"])?.concat();
-    let deadline = deadline.parse::<u64>()? * 1000 + 9_000;
-    execute(node, &["ZADD", "tenure:q:{k}", "1", old])?;
-    // A name that begins like a mode.
-    let entry = format!("{deadline} 10000 s web-3\thost\t7\tnote");
-    execute(node, &["HSET", "tenure:w:{k}", old, &entry])?;
-    let last = guard.token().get() + 1023;
-    guard.release().await?;
-    ensure!(texts(node, &["HKEYS", "k"])? == [old], "it was granted beside others");
-    let state = texts(node, &["HMGET", "tenure:s:{k}", "token", "first", "owner", "note"])?;
-    ensure!(state[0] == state[1] && state[0].parse::<u64>()? > last, "{state:?}");
-    ensure!(state[2] == old && state[3] == "s web-3\thost\t7\tnote", "{state:?}");
-    let shown = client.lock("k").status().await?.context("it is held")?;
-    let token = shown.holder().token.context("it is known")?;
-    ensure!(token.to_string() == state[0] && shown.holder().owner == "s web-3", "{shown:?}");
-    ensure!(client.lock("k").evict(token).await?);
-    Ok(())
-}
-
-async fn a_reader_that_an_earlier_version_let_in_alone_is_renewed_and_released(
-    cluster: &Cluster,
-) -> Result<()> {
-    let (backend, node) = (backend(cluster, "").await?, cluster.node());
-    let mut reader = shared("k")?;
-    // What the script of an earlier version writes when it hands the lock to a reader's entry.
-    let (owner, since) = (reader.owner.to_string(), "1700000000000");
-    execute(node, &["HSET", "k", &owner, "1"])?;
-    execute(node, &["PEXPIRE", "k", "10000"])?;
-    let token = "1700000000000000";
-    execute(node, &["HSET", "tenure:s:{k}", "token", token, "owner", &owner, "since", since])?;
-    let grant = backend.try_acquire(&reader).await?.granted()?;
-    ensure!(grant.token.to_string() == token, "{grant:?}");
-    reader.token = Some(grant.token);
-    renew(&*backend, &[reader.clone()]).await.remove(0)?;
-    ensure!(number(node, &["PTTL", "k"])? > 15_000, "it was not renewed");
-    ensure!(backend.release(&reader).await?, "it was held");
-    ensure!(number(node, &["EXISTS", "k"])? == 0);
-    Ok(())
-}
-
-async fn backend(cluster: &Cluster, options: &str) -> Result<Arc<dyn Backend>> {
+pub(crate) async fn backend(cluster: &Cluster, options: &str) -> Result<Arc<dyn Backend>> {
     Ok(cluster.url_with(options).parse::<Config>()?.open().await?)
 }
 
-fn shared(key: &str) -> Result<Claim> {
+pub(crate) fn shared(key: &str) -> Result<Claim> {
     let mut claim = claim(key)?;
     claim.mode = Mode::Shared;
     Ok(claim)

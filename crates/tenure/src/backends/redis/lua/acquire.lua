@@ -104,8 +104,8 @@ if is_marker(holder) or not holder and (window == 0 or barging) then
   if queued then
     -- What is handed off now counts with the numbers that the claim states now.
     local entry_left = entry_of(owner)
-    if lease > 0 and entry_left and entry_left > 0 then
-      write_entry(owner, lease, mode, info)
+    if entry_left and entry_left > 0 then
+      if lease > 0 then write_entry(owner, lease, mode, info) end
     else
       remove_entry(owner)
       queued = nil
