@@ -65,12 +65,13 @@ if holder == owner then
   return { 1, token, ttl }
 end
 
-if is_marker(holder) and is_holder(owner) then
+local last_ms = is_marker(holder) and tonumber(redis.call('ZSCORE', ends, owner) or nil)
+if last_ms and last_ms >= now_ms then
   local token = grant_of(owner)
   if not token then return redis.error_reply('NOTALOCK the grant of a holder is lost') end
   if downgraded ~= '' and token ~= downgraded then return { -3 } end
   -- The response was lost, or this is a late exclusive request of before the downgrade.
-  local last_ms = math.max(tonumber(redis.call('ZSCORE', ends, owner)), now_ms + ttl)
+  last_ms = math.max(last_ms, now_ms + ttl)
   -- A full server refuses to add as the first write, but not this one.
   redis.call('PEXPIRE', grants, ttl)
   redis.call('ZADD', ends, whole(last_ms), owner)
@@ -95,6 +96,21 @@ elseif contended then
   used = string.sub(waits_for or mode, 1, 1)
 end
 if is_other_kind(used) then return { used == 'p' and -5 or -4 } end
+
+-- The owner of the grant with the lowest token. To look for it means to read all grants, so that it
+-- is remembered.
+local function oldest_holder()
+  local oldest = redis.call('HGET', grants, '~oldest')
+  if oldest then return oldest end
+  local lowest
+  local all = redis.call('HGETALL', grants)
+  for i = 1, #all, 2 do
+    local token = tonumber(string.match(all[i + 1], '^(%d+) %d') or nil)
+    if token and (not lowest or token < lowest) then oldest, lowest = all[i], token end
+  end
+  if oldest then redis.call('HSET', grants, '~oldest', oldest) end
+  return oldest
+end
 
 local window = math.max(0, (tonumber(known[3] or 0) or 0) - now_ms)
 -- After the clock was set back, a window must not last for longer than it was meant to.
@@ -133,15 +149,16 @@ local shown, count, shown_mode, token, note, age = holder, holder and 1 or 0, 'x
 -- When the lock, or a part of it, can become free by itself.
 local free_after = holder and left or window
 if is_marker(holder) then
-  local since
-  free_after = first_end()
-  shown, left, token, note, since, shown_mode = oldest_holder()
+  local first = redis.call('ZRANGE', ends, 0, 0, 'WITHSCORES')[2]
+  free_after = first and math.max(0, tonumber(first) - now_ms) or left
   count = redis.call('ZCARD', ends)
-  if shown then
-    age = math.max(0, now_ms - since)
-  else
-    -- Foreign hands deleted the grants, and not the lock.
-    shown, left, token, note, shown_mode = holder, free_after, '', '', 's'
+  local oldest = oldest_holder()
+  -- Without one, foreign hands have deleted the grants, and not the lock.
+  if oldest then
+    local _, since
+    shown, left = oldest, tonumber(redis.call('ZSCORE', ends, oldest) or now_ms) - now_ms
+    token, _, since, shown_mode, note = grant_of(oldest)
+    age = math.max(0, now_ms - tonumber(since))
   end
 elseif holder and known[4] == holder then
   -- What the state says is about this holder, and not about an earlier one of tenure.

@@ -43,7 +43,8 @@ time = redis.call('TIME')
 local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local now_ms = math.floor(now_us / 1000)
 
--- The digits of a whole number: tostring would round one of more than 14 digits.
+-- The digits of a whole number: tostring would round one of more than 14 digits. (Redis does not, in
+-- the arguments of a command.)
 local function whole(number) return string.format('%.0f', number) end
 
 -- Returns how many clients received the message.
@@ -82,8 +83,8 @@ local function grant_exclusive(owner, lease, info, size)
   local first = next_token()
   put(name, owner, lease)
   last_token = first + size - 1
-  redis.call('HSET', state, 'token', whole(last_token), 'first', whole(first), 'owner', owner,
-    'note', info, 'since', whole(now_ms), 'row', row)
+  redis.call('HSET', state, 'token', last_token, 'first', first, 'owner', owner, 'note', info,
+    'since', now_ms, 'row', row)
   remember(lease, last_token)
   return whole(first)
 end
@@ -97,13 +98,15 @@ end
 -- owns; nil if there is none. The line break cannot occur in what an earlier version wrote.
 local function entry_of(owner)
   local text = redis.call('HGET', entries, owner) or ''
-  local deadline, lease, rest = string.match(text, '^(%d+) (%d+) (.*)$')
-  if not deadline then return nil end
+  local size = range_size
+  local deadline, lease, mode, info = string.match(text, '^(%d+) (%d+) ([xsp][%d/]*)\n(.*)$')
+  if not deadline then
+    mode, size = 'x', 1
+    deadline, lease, info = string.match(text, '^(%d+) (%d+) (.*)$')
+    if not deadline then return nil end
+  end
   -- After the clock was set back, a dead entry must not live for longer than its lease.
-  local left = math.min(tonumber(deadline) - now_ms, tonumber(lease))
-  local mode, info = string.match(rest, '^([xsp][%d/]*)\n(.*)$')
-  if mode then return left, mode, info, range_size end
-  return left, 'x', rest, 1
+  return math.min(deadline - now_ms, tonumber(lease)), mode, info, size
 end
 
 -- Writes the entry of a waiter.

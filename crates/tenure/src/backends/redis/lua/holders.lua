@@ -91,12 +91,6 @@ local function drop_expired(marker)
   return settle_holders(marker), true
 end
 
--- Whether the owner is one of the holders, and its end has not passed.
-local function is_holder(owner)
-  local last_ms = redis.call('ZSCORE', ends, owner)
-  return last_ms and tonumber(last_ms) >= now_ms
-end
-
 -- Grants a claim of this mode, which must fit beside the holder. Returns its token and the holder
 -- afterwards.
 local function grant(holder, owner, lease, mode, info, size)
@@ -109,29 +103,4 @@ local function grant(holder, owner, lease, mode, info, size)
   redis.call('HSET', state, 'token', text, 'row', row)
   remember(lease, token)
   return text, holder
-end
-
--- The holder with the lowest token: owner, ms left, token, holder info, since, mode. To look for it
--- means to read all of them, so that it is remembered.
-local function oldest_holder()
-  local oldest = redis.call('HGET', grants, '~oldest')
-  if not oldest then
-    local lowest
-    local all = redis.call('HGETALL', grants)
-    for i = 1, #all, 2 do
-      local token = tonumber(string.match(all[i + 1], '^(%d+) %d') or nil)
-      if token and (not lowest or token < lowest) then oldest, lowest = all[i], token end
-    end
-    if not oldest then return nil end
-    redis.call('HSET', grants, '~oldest', oldest)
-  end
-  local token, _, since, mode, info = grant_of(oldest)
-  local left = math.max(0, tonumber(redis.call('ZSCORE', ends, oldest) or now_ms) - now_ms)
-  return oldest, left, token, info, tonumber(since), mode
-end
-
--- How long the first lease of a holder to end still lasts, in ms.
-local function first_end()
-  local first = redis.call('ZRANGE', ends, 0, 0, 'WITHSCORES')[2]
-  return first and math.max(0, tonumber(first) - now_ms) or 0
 end
