@@ -21,6 +21,8 @@ server_cases! {
     a_very_long_run_of_readers_is_granted_in_parts Redis;
     permits_whose_marker_was_deleted_do_not_count Redis;
     a_shared_request_that_arrives_after_its_claim_was_cancelled_is_refused Redis;
+    whatever_changes_is_handed_off_by_the_same_script Redis;
+    the_first_waiter_requests_again_when_the_first_lease_ends Redis;
     any_token_of_its_range_evicts_a_grant Redis;
     a_downgraded_lock_is_renewed Redis;
     setting_the_clock_loses_no_reader Redis |options| options.clock();
@@ -212,6 +214,72 @@ async fn a_shared_request_that_arrives_after_its_claim_was_cancelled_is_refused(
     ensure!(backend.try_acquire(&late).await.is_err(), "a cancelled claim was granted");
     ensure!(backend.release(&held).await?);
     ensure!(number(node, &["EXISTS", "k"])? == 0);
+    Ok(())
+}
+
+/// No waiter here sends a second request: the script that a change runs in has to let it in.
+async fn whatever_changes_is_handed_off_by_the_same_script(cluster: &Cluster) -> Result<()> {
+    let backend = backend(cluster, "").await?;
+    let holders = async |key: &str| {
+        let holdings = backend.list(Scope::Key(&claim(key)?.key)).await?;
+        Ok::<_, anyhow::Error>(holdings.first().map_or(0, |holding| holding.holders.len()))
+    };
+    let wait = async |claim: &mut Claim| {
+        claim.waits = true;
+        let attempt = backend.try_acquire(claim).await?;
+        ensure!(matches!(attempt, Attempt::Busy(_)), "{attempt:?}");
+        anyhow::Ok(())
+    };
+    // A waiting writer leaves, behind which a reader waits.
+    let (first, mut writer, mut reader) = (shared("a")?, claim("a")?, shared("a")?);
+    backend.try_acquire(&first).await?.granted()?;
+    wait(&mut writer).await?;
+    wait(&mut reader).await?;
+    ensure!(!backend.release(&writer).await?);
+    ensure!(holders("a").await? == 2, "a writer that left");
+    // A downgrade, behind which two readers wait.
+    let mut downgraded = claim("b")?;
+    let grant = backend.try_acquire(&downgraded).await?.granted()?;
+    let (mut one, mut two) = (shared("b")?, shared("b")?);
+    wait(&mut one).await?;
+    wait(&mut two).await?;
+    (downgraded.mode, downgraded.token) = (Mode::Shared, Some(grant.token));
+    backend.try_acquire(&downgraded).await?.granted()?;
+    ensure!(holders("b").await? == 3, "a downgrade");
+    // An eviction of one of two readers lets no waiter in, and of the other one the writer.
+    let mut writer = claim("a")?;
+    wait(&mut writer).await?;
+    for left in [1, 1] {
+        let holding = backend.list(Scope::Key(&writer.key)).await?.remove(0);
+        let token = holding.holder().token.context("it is known")?;
+        ensure!(backend.evict(&writer.key, token).await?);
+        ensure!(holders("a").await? == left, "an eviction");
+    }
+    ensure!(backend.release(&writer).await?, "the writer was not let in");
+    Ok(())
+}
+
+/// A part may be enough for it. Without this it would request after a third of its entry's lease.
+async fn the_first_waiter_requests_again_when_the_first_lease_ends(
+    cluster: &Cluster,
+) -> Result<()> {
+    let backend = backend(cluster, "").await?;
+    let permits = |take: u32, ttl| -> Result<Claim> {
+        let mut claim = claim("k")?;
+        (claim.mode, claim.ttl, claim.waits) = (Mode::permits(take, 3)?, ttl, true);
+        Ok(claim)
+    };
+    backend.try_acquire(&permits(1, LONG)?).await?.granted()?;
+    backend.try_acquire(&permits(1, SECOND * 2)?).await?.granted()?;
+    let next = permits(2, LONG)?;
+    let Attempt::Busy(busy) = backend.try_acquire(&next).await? else {
+        anyhow::bail!("more permits than there are");
+    };
+    ensure!(busy.ahead == Some(0) && busy.holders == 2, "{busy:?}");
+    let pause = busy.retry_after.context("it is known")?;
+    ensure!(pause <= SECOND * 2 + SECOND / 1000, "{pause:?}");
+    tokio::time::sleep(pause).await;
+    backend.try_acquire(&next).await?.granted()?;
     Ok(())
 }
 
