@@ -13,7 +13,7 @@ if not ARGV[8] and redis.call('EXISTS', KEYS[1], KEYS[3], KEYS[5]) == 0 then
   -- a key grow whatever the clock says.
   time = time or redis.call('TIME')
   local now_us = time[1] * 1000000 + time[2]
-  local now_ms = math.floor(now_us / 1000)
+  local now_ms = (now_us - now_us % 1000) / 1000
   -- Otherwise it is a moment that is left to foreign clients.
   if not known[2] or barging or tonumber(known[2]) <= now_ms then
     local last = tonumber(known[1] or nil)
@@ -23,7 +23,9 @@ if not ARGV[8] and redis.call('EXISTS', KEYS[1], KEYS[3], KEYS[5]) == 0 then
     local token = first + range_size - 1
     put(KEYS[1], ARGV[4], ttl)
     -- After the clock was set back, it has to pass the token before that is forgotten.
-    local life = math.max(memory, 2 * ttl) + math.max(0, math.ceil(token / 1000) - now_ms)
+    local life, ahead = 2 * ttl, (token - token % 1000) / 1000 + 1 - now_ms
+    if life < memory then life = memory end
+    if ahead > 0 then life = life + ahead end
     if (tonumber(known[3] or 0) or 0) >= now_ms + life then
       redis.call('HSET', state, 'token', token, 'first', first, 'owner', ARGV[4], 'note', ARGV[7],
         'since', now_ms, 'row', 0)

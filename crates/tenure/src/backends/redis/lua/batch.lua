@@ -8,9 +8,12 @@
 -- and what acquire.lua or release.lua reads.
 local responses, at = {}, 1
 for first = 1, #KEYS, 7 do
-  local run, count = acquire, 7
-  if ARGV[at] == 'r' then run, count = release, 5 end
-  if ARGV[at] == 'm' then count = 9 end
+  local kind, run, count = ARGV[at], acquire, 7
+  if kind == 'r' then
+    run, count = release, 5
+  elseif kind == 'm' then
+    count = 9
+  end
   local keys = { unpack(KEYS, first, first + 6) }
   local fine, response = pcall(run, keys, { unpack(ARGV, at + 1, at + count) })
   if not fine then
