@@ -17,6 +17,7 @@ use crate::{LONG, SECOND, acquire, connect, execute, number, texts};
 server_cases! {
     queued_requests_share_scripts Redis;
     each_claim_of_a_batch_has_its_own_response Redis;
+    shared_requests_share_scripts_too Redis;
     a_server_that_forgot_its_scripts_costs_no_claim Redis;
     a_batch_that_arrives_late_leaves_no_holder Redis;
     a_server_without_room_refuses_acquires_and_releases_the_rest Redis;
@@ -137,7 +138,7 @@ async fn each_claim_of_a_batch_has_its_own_response(cluster: &Cluster) -> Result
             }
             (1, Err(error)) => ensure!(error.kind() == ErrorKind::Invalid, "{error:?}"),
             (2, Ok(Attempt::Granted(guard))) => {
-                let stored = texts(node, &["HGET", &format!("tenure:s:{{k{claim}}}"), "token"])?;
+                let stored = texts(node, &["HGET", &format!("tenure:s:{{k{claim}}}"), "first"])?;
                 ensure!(stored == [guard.token().to_string()]);
                 tokens.insert(guard.token());
                 drop(guard);
@@ -166,6 +167,31 @@ async fn a_server_that_forgot_its_scripts_costs_no_claim(cluster: &Cluster) -> R
     execute(node, &["CONFIG", "RESETSTAT"])?;
     release_all(node, acquire_all(&client, node, CLAIMS).await?).await?;
     ensure!(scripts(node)? <= 24, "batches are sent again: {first}, {}", scripts(node)?);
+    Ok(())
+}
+
+/// Readers of one key, and permits: in a batch with exclusive claims, each as by itself.
+async fn shared_requests_share_scripts_too(cluster: &Cluster) -> Result<()> {
+    for options in ["", "layout=plain"] {
+        let (client, node) = (connect(cluster, options).await?, cluster.node());
+        acquire(&client, "warm", LONG).await?.release().await?;
+        execute(node, &["CONFIG", "RESETSTAT"])?;
+        let requests: Vec<_> = (0..CLAIMS)
+            .map(|claim| match claim % 2 {
+                0 => client.lock("k").shared().ttl(LONG).try_acquire(),
+                _ => client.lock(key(claim)).ttl(LONG).try_acquire(),
+            })
+            .collect();
+        let attempts = while_stopped(node, requests).await?;
+        let guards: Vec<Guard> =
+            attempts.into_iter().map(|attempt| Ok(attempt?.granted()?)).collect::<Result<_>>()?;
+        let tokens: BTreeSet<_> = guards.iter().map(Guard::token).collect();
+        ensure!(number(node, &["ZCARD", "tenure:r:{k}"])? == CLAIMS as i64 / 2);
+        ensure!(tokens.len() > CLAIMS / 2, "readers share tokens");
+        release_all(node, guards).await?;
+        ensure!(scripts(node)? <= 24, "{} scripts", scripts(node)?);
+        ensure!(number(node, &["EXISTS", "k", "tenure:r:{k}", "tenure:h:{k}"])? == 0);
+    }
     Ok(())
 }
 

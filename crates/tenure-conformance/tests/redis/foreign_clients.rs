@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::StreamExt;
-use tenure::Attempt;
-use tenure_conformance::context::{SOON, soon, until, until_waiters};
+use tenure::{Attempt, ErrorKind};
+use tenure_conformance::context::{SOON, expect_busy, soon, until, until_waiters};
 use tenure_conformance::server_cases;
 use tenure_servers::wire::redis::{Redis, Value};
 use tenure_servers::{Cluster, Node};
 
+use crate::modes::read;
 use crate::{LONG, SECOND, acquire, connect, execute, number, wait_for, were_quick};
 
 server_cases! {
@@ -20,6 +21,7 @@ server_cases! {
     a_release_wakes_redisson Redis;
     redisson_is_not_starved_by_the_queue Redis;
     string_locks_and_tenure_exclude_each_other Redis;
+    foreign_clients_and_readers_exclude_each_other Redis;
 }
 
 /// The field that Redisson would write.
@@ -188,5 +190,33 @@ async fn string_locks_and_tenure_exclude_each_other(cluster: &Cluster) -> Result
     // A lock without an expiry is busy, not an error.
     execute(node, &["PERSIST", "k"])?;
     ensure!(matches!(client.lock("k").try_acquire().await?, Attempt::Busy(_)), "two holders");
+    Ok(())
+}
+
+async fn foreign_clients_and_readers_exclude_each_other(cluster: &Cluster) -> Result<()> {
+    let node = cluster.node();
+    let set = ["SET", "k", "a-random-value", "NX", "PX", "30000"];
+    for options in ["", "layout=plain"] {
+        let client = connect(cluster, options).await?;
+        let granted = || match options {
+            "" => java_locks(node, "k"),
+            _ => Ok(execute(node, &set)? != Value::Nil),
+        };
+        let (one, two) = (read(&client, "k").await?, read(&client, "k").await?);
+        ensure!(!granted()?, "a foreign client beside readers");
+        one.release().await?;
+        ensure!(!granted()?, "a foreign client beside a reader");
+        two.release().await?;
+        ensure!(granted()?, "it is free");
+        let reader = client.lock("k").shared().ttl(LONG);
+        expect_busy(&reader).await?;
+        let waiting = tokio::spawn(reader.acquire());
+        until_waiters(&client.lock("k"), 1).await?;
+        let error = client.semaphore("k", 2).try_acquire().await.map(drop).unwrap_err();
+        ensure!(error.kind() == ErrorKind::Invalid, "{error}");
+        execute(node, &["DEL", "k"])?;
+        execute(node, &["PUBLISH", "redisson_lock__channel:{k}", "0"])?;
+        soon("the reader's grant", waiting).await???.release().await?;
+    }
     Ok(())
 }

@@ -6,6 +6,7 @@
 
 mod batches;
 mod cluster;
+mod earlier_version;
 mod encrypted;
 mod failover;
 mod faults;
@@ -13,6 +14,7 @@ mod foreign_clients;
 mod late;
 mod layout;
 mod lossy_proxy;
+mod modes;
 mod redisson;
 mod redlock;
 mod runtimes;
@@ -37,9 +39,11 @@ fn main() {
     let modules = [
         batches::CASES,
         cluster::CASES,
+        earlier_version::CASES,
         encrypted::CASES,
         faults::CASES,
         late::CASES,
+        modes::CASES,
         layout::CASES,
         failover::CASES,
         redisson::CASES,

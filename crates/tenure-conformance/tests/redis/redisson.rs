@@ -18,6 +18,7 @@ use crate::{LONG, connect, execute, texts, wait_for, were_quick};
 
 server_cases! {
     redisson_and_tenure_exclude_and_wake_each_other Redis;
+    redisson_and_readers_exclude_and_wake_each_other Redis;
     one_waiter_of_redisson_among_many_of_tenure_gets_the_lock Redis;
     redisson_and_tenure_count_together_and_lose_no_step Redis;
 }
@@ -60,6 +61,42 @@ async fn redisson_and_tenure_exclude_and_wake_each_other(cluster: &Cluster) -> R
     // Without a message Redisson would try again at the end of tenure's lease, in 30 s.
     were_quick(&redisson_times)?;
     Ok(())
+}
+
+/// Its `RLock` waits for the last of two readers, and a reader waits for it; so does one that was
+/// exclusive.
+async fn redisson_and_readers_exclude_and_wake_each_other(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster, "").await?;
+    let node = cluster.node();
+    let mut java = start(node)?;
+    let (mut tenure_times, mut redisson_times) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let mut one = client.lock("k").ttl(LONG).try_acquire().await?.granted()?;
+        one.downgrade().await?;
+        let two = client.lock("k").shared().ttl(LONG).try_acquire().await?.granted()?;
+        java.execute("try a k", "a busy").await?;
+        java.send("lock b k")?;
+        until_listeners(node, 1).await?;
+        one.release().await?;
+        java.execute("try a k", "a busy").await?;
+        let start = Instant::now();
+        two.release().await?;
+        java.expect_response("b locked").await?;
+        redisson_times.push(start.elapsed());
+
+        let reader = client.lock("k").shared().ttl(LONG);
+        ensure!(matches!(reader.try_acquire().await?, Attempt::Busy(_)), "two holders");
+        let waiter = tokio::spawn(reader.acquire());
+        until_waiters(&client.lock("k"), 1).await?;
+        until_listeners(node, 1).await?;
+        let start = Instant::now();
+        java.execute("unlock b k", "b unlocked").await?;
+        soon("tenure's grant", waiter).await???.release().await?;
+        tenure_times.push(start.elapsed());
+    }
+    println!("readers are woken in {tenure_times:?}, Redisson in {redisson_times:?}");
+    were_quick(&tenure_times)?;
+    were_quick(&redisson_times)
 }
 
 /// Eight waiters of tenure never leave the lock free; Redisson gets it all the same, again and

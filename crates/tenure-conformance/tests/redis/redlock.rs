@@ -8,7 +8,7 @@ use tenure_conformance::context::{soon, until, until_waiters};
 use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Durability, Options};
 
-use crate::{LONG, SECOND, acquire, claim, connect, execute, number, scripts};
+use crate::{LONG, SECOND, acquire, claim, connect, execute, number, scripts, wait_for};
 
 /// Enough for a busy machine; dead nodes refuse at once.
 const DURABLE: &str = "nodes=durable&response=500ms";
@@ -24,6 +24,9 @@ server_cases! {
     a_lost_round_is_released_on_the_nodes_that_granted_it Redis5;
     a_node_that_lost_the_lock_does_not_make_waiters_poll Redis5;
     an_outage_of_all_nodes_leaves_no_holder Redis5;
+    a_writer_waits_for_a_reader_that_a_minority_lost Redis5;
+    a_downgrade_needs_a_majority_and_is_repeated Redis5;
+    a_number_that_another_reader_has_is_not_given_again Redis5;
     the_token_of_a_node_that_granted_late_is_not_shown Redis5 |options| options.clock();
 }
 
@@ -279,5 +282,88 @@ async fn the_token_of_a_node_that_granted_late_is_not_shown(cluster: &Cluster) -
     for node in cluster.nodes() {
         ensure!(number(node, &["EXISTS", "k"])? == 0, "left on {}", node.name());
     }
+    Ok(())
+}
+
+async fn a_writer_waits_for_a_reader_that_a_minority_lost(cluster: &Cluster) -> Result<()> {
+    let (one, two) = (connect(cluster, DURABLE).await?, connect(cluster, DURABLE).await?);
+    let first = one.lock("k").shared().ttl(LONG).try_acquire().await?.granted()?;
+    let second = two.lock("k").shared().ttl(LONG).try_acquire().await?.granted()?;
+    ensure!(first.token() != second.token());
+    for node in &cluster.nodes()[..2] {
+        number(node, &["DEL", "k"])?;
+    }
+    ensure!(matches!(two.lock("k").try_acquire().await?, Attempt::Busy(_)), "beside readers");
+    let shown = one.lock("k").status().await?.context("it is held")?;
+    let tokens: Vec<_> = shown.holders.iter().filter_map(|holder| holder.token).collect();
+    ensure!(tokens == [first.token(), second.token()], "{shown:?}");
+    let writer = wait_for(&two, "k", LONG);
+    ensure!(one.lock("k").evict(first.token()).await?, "there was no such grant");
+    soon("the loss", first.lost()).await?;
+    second.check()?;
+    ensure!(!writer.is_finished(), "beside a reader");
+    second.release().await?;
+    let writer = soon("the writer's grant", writer).await???;
+    ensure!(writer.token() > tokens[1]);
+    writer.release().await?;
+    Ok(())
+}
+
+/// With three nodes away it is repeated until they are back; with two away it is confirmed.
+async fn a_downgrade_needs_a_majority_and_is_repeated(cluster: &Cluster) -> Result<()> {
+    let (one, two) = (connect(cluster, DURABLE).await?, connect(cluster, DURABLE).await?);
+    for away in [2, 3] {
+        let mut guard = acquire(&one, "k", LONG).await?;
+        for node in &cluster.nodes()[..away] {
+            node.pause()?;
+        }
+        let token = guard.token();
+        let mut downgrade = tokio::spawn(async move {
+            guard.downgrade().await?;
+            Ok::<_, tenure::Error>(guard)
+        });
+        if away == 3 {
+            let early = tokio::time::timeout(SECOND, &mut downgrade).await;
+            ensure!(early.is_err(), "confirmed by a minority");
+        } else {
+            let done = async || Ok(downgrade.is_finished().then_some(()));
+            until(LONG, "the downgrade", done).await?;
+        }
+        for node in &cluster.nodes()[..away] {
+            node.resume()?;
+        }
+        let guard = soon("the downgrade", downgrade).await???;
+        ensure!(guard.token() == token);
+        let reader = soon("a reader", two.lock("k").shared().ttl(LONG).acquire()).await??;
+        ensure!(matches!(two.lock("k").try_acquire().await?, Attempt::Busy(_)), "beside readers");
+        guard.check()?;
+        guard.release().await?;
+        reader.release().await?;
+        soon("the releases", async { tokio::try_join!(one.flush(), two.flush()) }).await??;
+    }
+    Ok(())
+}
+
+/// Different nodes may give the same number to readers that hold together. Here all nodes say that
+/// another reader has each number that will be given.
+async fn a_number_that_another_reader_has_is_not_given_again(cluster: &Cluster) -> Result<()> {
+    let client = connect(cluster, DURABLE).await?;
+    let other = client.lock("k").shared().ttl(LONG).try_acquire().await?.granted()?;
+    // Tokens ahead of the clocks, so that the next ones are known.
+    let known = 5_000_000_000_000_000_u64;
+    let taken = known + 1;
+    let script = "for _, owner in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do \
+         local text = string.gsub(redis.call('HGET', KEYS[1], owner), '^%d+ %d+', ARGV[1]) \
+         redis.call('HSET', KEYS[1], owner, text) end return 1";
+    for node in cluster.nodes() {
+        execute(node, &["HSET", "tenure:s:{k}", "token", &known.to_string()])?;
+        let numbers = format!("{taken} {taken}");
+        execute(node, &["EVAL", script, "2", "tenure:h:{k}", "tenure:r:{k}", &numbers])?;
+    }
+    let reader = client.lock("k").shared().ttl(LONG).acquire();
+    let reader = soon("the second reader's grant", reader).await??;
+    ensure!(reader.token().get() > taken, "{} is used twice", reader.token());
+    reader.release().await?;
+    drop(other);
     Ok(())
 }

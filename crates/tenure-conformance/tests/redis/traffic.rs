@@ -31,7 +31,7 @@ const OUTSIDE: [&str; 9] = [
 ];
 
 /// How often each command was called since the last reset, by any client, also from within scripts.
-fn calls(node: &Node) -> Result<BTreeMap<String, u64>> {
+pub(crate) fn calls(node: &Node) -> Result<BTreeMap<String, u64>> {
     let text = texts(node, &["INFO", "commandstats"])?.concat();
     let line = |line: &str| {
         let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
@@ -40,12 +40,12 @@ fn calls(node: &Node) -> Result<BTreeMap<String, u64>> {
     Ok(text.lines().filter_map(line).collect())
 }
 
-fn of(calls: &BTreeMap<String, u64>, name: &str) -> u64 {
+pub(crate) fn of(calls: &BTreeMap<String, u64>, name: &str) -> u64 {
     calls.get(name).copied().unwrap_or(0)
 }
 
 /// Commands that a client sent: what scripts call does not count, nor what this test sends.
-fn sent(calls: &BTreeMap<String, u64>) -> u64 {
+pub(crate) fn sent(calls: &BTreeMap<String, u64>) -> u64 {
     ["eval", "evalsha", "subscribe", "unsubscribe", "hello", "ping", "script|load"]
         .iter()
         .map(|name| of(calls, name))

@@ -1,21 +1,24 @@
 //! Acquiring: one script that grants the lock, or joins its queue.
 //!
-//! **State.** At the server a lock is one key with an expiry, the lease, which holds the owner.
+//! **State.** At the server a lock is one key with an expiry, the lease, which holds the owner, or
+//! a marker for readers or permits, whose owners and leases lie beside it (`lua/holders.lua`).
 //! Beside it lie its state (the last token), its queue (owners by sequence) and one entry for each
 //! waiter, with a lease of its own: the ttl, at most [`ENTRY_LEASE_MAX`]. A tombstone refuses a
 //! claim that was cancelled. `layout` has the keys; `lua/acquire.lua` the script.
 //!
 //! **Who may change it.** Only scripts, each of which the server runs alone: acquire, release,
 //! evict, renew. Foreign clients (Redisson, the string locks) write the lock key and know nothing
-//! of the rest.
+//! of the rest; so do earlier versions of tenure, for which a marker is a holder.
 //!
 //! **Invariants.**
 //! - The lock key is written only where there is none, and in the same script as its token.
 //! - The same owner gets the same grant: requesting again grants nothing twice, refreshes the
 //!   lease or the queue entry, and keeps the sequence. So the engine may repeat a request whose
 //!   response was lost.
-//! - A free lock with a queue goes to the first waiter whose entry is alive, never to a newcomer,
-//!   whichever script finds it free (`hand_off` in `lua/common.lua`).
+//! - Every mode is a weight against a limit, and the first waiter whose entry is alive is granted
+//!   for as long as it fits, never a newcomer, whichever script finds that it does (`hand_off` in
+//!   `lua/handoff.lua`).
+//! - A downgrade changes the grant with its token or nothing.
 //! - At a handoff the rest of the entry's lease becomes the lease of the lock. The waiter counts it
 //!   from before its last request *that got a response*, which the server carried out later: so its
 //!   deadline is never after the server's, without another round trip.
@@ -36,10 +39,10 @@ use redis::Value;
 use super::Redis;
 use super::connection::Connection;
 use super::layout::Keys;
-use super::layout::scripts::{holder, millis, number, text, unexpected};
+use super::layout::response::{holder, millis, number, text, token, unexpected};
 use super::push::QueueEntry;
 use super::{release, replicas};
-use crate::backend::{Attempt, Busy, Claim, Grant, Holder};
+use crate::backend::{Attempt, Busy, Claim, Grant, Holder, LostReason, Mode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::token::FencingToken;
 
@@ -78,7 +81,7 @@ pub(super) async fn try_acquire(redis: &Redis, claim: &Claim) -> Result<Attempt<
         AcquireResponse::Granted(token) => {
             confirm_replicated(redis, &connection, claim).await?;
             redis.push.unregister(claim.owner);
-            Ok(Attempt::Granted(Grant::new(token, claim.ttl)))
+            Ok(Attempt::Granted(grant(claim, token, claim.ttl)))
         }
         AcquireResponse::Busy(response) => {
             Ok(Attempt::Busy(busy(redis, claim, response, notified_on)))
@@ -86,7 +89,21 @@ pub(super) async fn try_acquire(redis: &Redis, claim: &Claim) -> Result<Attempt<
         AcquireResponse::Cancelled => {
             Err(Error::new(ErrorKind::Internal, "this claim was cancelled; make a new one"))
         }
+        AcquireResponse::NotHeld => Err(Error::not_held()),
+        AcquireResponse::TakenOver => Err(Error::gone(LostReason::TakenOver)),
+        AcquireResponse::OtherKind(used) => {
+            redis.push.unregister(claim.owner);
+            Err(Error::other_kind(&claim.key, used))
+        }
     }
+}
+
+/// A grant to this claim: an exclusive one owns a range of tokens, and a downgrade keeps it.
+pub(super) fn grant(claim: &Claim, token: FencingToken, ttl: Duration) -> Grant {
+    if claim.mode == Mode::Exclusive || claim.token.is_some() {
+        return Grant::with_range(token, ttl);
+    }
+    Grant::new(token, ttl)
 }
 
 fn busy(
@@ -109,6 +126,7 @@ fn busy(
     busy.retry_after = response.retry_after;
     busy.ahead = response.ahead;
     busy.holder = response.holder.map(Box::new);
+    busy.holders = response.holders;
     busy
 }
 
@@ -116,7 +134,8 @@ fn busy(
 async fn confirm_replicated(redis: &Redis, connection: &Connection, claim: &Claim) -> Result<()> {
     let limit = claim.ttl / 5;
     let confirmed = replicas::confirm(&redis.config, connection, limit, &claim.key).await;
-    if confirmed.is_err() {
+    // A downgrade is repeated: a replica that has not got it still has the exclusive grant.
+    if confirmed.is_err() && claim.token.is_none() {
         release::with_tombstone(redis, claim, Duration::ZERO).await?;
     }
     confirmed
@@ -129,6 +148,12 @@ enum AcquireResponse {
     Granted(FencingToken),
     /// The claim was cancelled before this request arrived.
     Cancelled,
+    /// The grant to downgrade is gone, and the lock is free.
+    NotHeld,
+    /// The grant to downgrade is gone, and others hold the lock.
+    TakenOver,
+    /// The key is in use as a lock or as a semaphore, and the claim wants the other.
+    OtherKind(Mode),
 }
 
 /// Who holds the lock, and the claim's own queue entry.
@@ -137,7 +162,9 @@ struct BusyResponse {
     retry_after: Option<Duration>,
     ahead: Option<u32>,
     sequence: u64,
+    /// The oldest of them.
     holder: Option<Holder>,
+    holders: u32,
 }
 
 impl AcquireResponse {
@@ -148,14 +175,19 @@ impl AcquireResponse {
     fn parse(response: &Value) -> Option<AcquireResponse> {
         let Value::Array(parts) = response else { return None };
         match &parts[..] {
-            [Value::Int(1), token, ..] => Some(AcquireResponse::Granted(text(token).parse().ok()?)),
+            [Value::Int(1), token, ..] => Some(AcquireResponse::Granted(self::token(token)?)),
             [Value::Int(-1)] => Some(AcquireResponse::Cancelled),
-            [Value::Int(0), retry_after, ahead, sequence, who, left, token, info, age] => {
+            [Value::Int(-2)] => Some(AcquireResponse::NotHeld),
+            [Value::Int(-3)] => Some(AcquireResponse::TakenOver),
+            [Value::Int(-4)] => Some(AcquireResponse::OtherKind(Mode::Exclusive)),
+            [Value::Int(-5)] => Some(AcquireResponse::OtherKind(Mode::permits(1, 1).ok()?)),
+            [Value::Int(0), retry_after, ahead, sequence, shown @ .., holders] => {
                 Some(AcquireResponse::Busy(BusyResponse {
                     retry_after: millis(retry_after),
                     ahead: number(ahead).and_then(|ahead| u32::try_from(ahead).ok()),
                     sequence: text(sequence).parse().unwrap_or(0),
-                    holder: holder(&text(who), left, token, info, age),
+                    holder: holder(shown),
+                    holders: u32::try_from(number(holders)?).ok()?,
                 }))
             }
             _ => None,

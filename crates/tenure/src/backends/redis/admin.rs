@@ -8,8 +8,8 @@ use redis::Value;
 use super::Redis;
 use super::connection::Connection;
 use super::error::from_redis;
-use super::layout::scripts::{holder, millis, text, unexpected};
-use super::layout::{Keys, lock_of};
+use super::layout::response::{holder, millis, text, unexpected};
+use super::layout::{Keys, lock_of, mode};
 use crate::backend::{Holder, HolderInfo, Holding, Scope, Waiter};
 use crate::error::{ErrorKind, Result};
 use crate::key::Key;
@@ -21,10 +21,16 @@ const BATCH: usize = 500;
 /// A held lock, as `lua/show.lua` shows it.
 #[derive(Clone, Debug)]
 pub(in crate::backends) struct HeldLock {
-    /// What stands in the lock itself.
+    /// The oldest first.
+    pub(in crate::backends) grants: Vec<HeldGrant>,
+    pub(in crate::backends) queue: Vec<QueuedClaim>,
+}
+
+/// A holder, with what the server knows it by.
+#[derive(Clone, Debug)]
+pub(in crate::backends) struct HeldGrant {
     pub(in crate::backends) owner: String,
     pub(in crate::backends) holder: Holder,
-    pub(in crate::backends) queue: Vec<QueuedClaim>,
 }
 
 /// A waiter, with its owner id.
@@ -38,32 +44,45 @@ impl HeldLock {
     /// Reads a response of `lua/show.lua`; none if the lock is free.
     fn read(response: &Value) -> Option<HeldLock> {
         let Value::Array(parts) = response else { return None };
-        let [who, left, token, info, age, Value::Array(queue)] = &parts[..] else { return None };
-        let owner = text(who);
-        let holder = holder(&owner, left, token, info, age)?;
-        let queue = queue.chunks(3).filter_map(QueuedClaim::read).collect();
-        Some(HeldLock { owner, holder, queue })
+        let [_, Value::Array(grants), Value::Array(queue)] = &parts[..] else { return None };
+        let mut grants: Vec<_> = grants.iter().filter_map(HeldGrant::read).collect();
+        grants.sort_by_key(|grant| grant.holder.token);
+        if grants.is_empty() {
+            return None;
+        }
+        let queue = queue.iter().filter_map(QueuedClaim::read).collect();
+        Some(HeldLock { grants, queue })
     }
 
-    pub(in crate::backends) fn holding(self, key: Key) -> Holding {
-        let mut holding = Holding::new(key, self.holder);
+    pub(in crate::backends) fn holding(self, key: Key) -> Option<Holding> {
+        let holders = self.grants.into_iter().map(|grant| grant.holder).collect();
+        let mut holding = Holding::of(key, holders)?;
         holding.waiters = self.queue.into_iter().map(|queued| queued.waiter).collect();
-        holding
+        Some(holding)
+    }
+}
+
+impl HeldGrant {
+    fn read(response: &Value) -> Option<HeldGrant> {
+        let Value::Array(parts) = response else { return None };
+        Some(HeldGrant { owner: text(parts.first()?), holder: holder(parts)? })
     }
 }
 
 impl QueuedClaim {
-    fn read(parts: &[Value]) -> Option<QueuedClaim> {
-        let [owner, info, age] = parts else { return None };
+    fn read(response: &Value) -> Option<QueuedClaim> {
+        let Value::Array(parts) = response else { return None };
+        let [owner, info, age, mode] = &parts[..] else { return None };
         let mut waiter = Waiter::new(&HolderInfo::decode(&text(info)));
         waiter.waiting_for = millis(age);
+        waiter.mode = mode::read(&text(mode));
         Some(QueuedClaim { owner: text(owner), waiter })
     }
 }
 
 pub(super) async fn list(redis: &Redis, scope: Scope<'_>) -> Result<Vec<Holding>> {
     let held = held_locks(redis, scope).await?;
-    Ok(held.into_iter().map(|(key, lock)| lock.holding(key)).collect())
+    Ok(held.into_iter().filter_map(|(key, lock)| lock.holding(key)).collect())
 }
 
 pub(super) async fn evict(redis: &Redis, key: &Key, token: FencingToken) -> Result<bool> {

@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-pub(super) use self::admin::HeldLock;
+pub(super) use self::admin::{HeldGrant, HeldLock};
 use self::config::{Config, QueueOrder};
 use self::connection::Servers;
 use self::layout::Channels;
@@ -51,7 +51,7 @@ use self::layout::scripts::Scripts;
 use self::push::PushRouter;
 pub(super) use self::redlock_node::RedlockNode;
 use crate::backend::{
-    Attempt, Backend, Claim, Fencing, Grant, Holding, Info, Order, Scope, Wakeup,
+    Attempt, Backend, Claim, Fencing, Grant, Holding, Info, Modes, Order, Scope, Wakeup,
 };
 use crate::error::Result;
 use crate::finding::Finding;
@@ -141,6 +141,9 @@ impl Backend for Redis {
         info.wakeup = if self.polls.load(Ordering::Relaxed) { Wakeup::Poll } else { Wakeup::Push };
         info.min_ttl = MIN_TTL;
         info.busy_leaves_nothing = true;
+        // Without an order a claim to many permits might wait for ever.
+        let in_order = info.order == Order::Fifo;
+        info.modes = Modes { shared: true, permits: in_order };
         info
     }
 

@@ -11,7 +11,7 @@ use super::config::{
     self, Address, Config, DatabaseLogin, Layout, QueueOrder, TimeLimits, Topology,
 };
 use super::layout::Keys;
-use super::layout::scripts::unexpected;
+use super::layout::response::unexpected;
 use super::{Redis, wait};
 use crate::backend::{Claim, Scope};
 use crate::error::Result;

@@ -24,7 +24,7 @@ use redis::Value;
 
 use super::Redis;
 use super::layout::Keys;
-use super::layout::scripts::unexpected;
+use super::layout::response::unexpected;
 use crate::backend::Claim;
 use crate::error::Result;
 

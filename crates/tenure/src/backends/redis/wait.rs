@@ -24,7 +24,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::acquire::entry_lease;
+use super::acquire::{entry_lease, grant};
 use super::config::Layout;
 use super::connection::Servers;
 use super::error::from_redis;
@@ -97,7 +97,7 @@ pub(super) async fn until_free(redis: &Redis, claim: &Claim) -> Option<Grant> {
         match signal {
             Signal::Granted { token, .. } if is_whole_grant(redis, claim) => {
                 redis.push.unregister(owner);
-                return Some(Grant::new(token, entry_lease(claim.ttl)));
+                return Some(grant(claim, token, entry_lease(claim.ttl)));
             }
             Signal::Granted { .. } => return None,
             Signal::Recheck { .. } if !waiting.entry.is_notified() => {
@@ -197,7 +197,8 @@ async fn until_free_unqueued(redis: &Redis, claim: &Claim) {
     };
     let holdings = admin::list(redis, Scope::Key(&claim.key)).await;
     let Some(holding) = holdings.ok().and_then(|mut holdings| holdings.pop()) else { return };
-    let lease = holding.holder().ttl_left.unwrap_or(UNKNOWN_LEASE);
+    let leases = holding.holders.iter().map(|holder| holder.ttl_left);
+    let lease = leases.map(|left| left.unwrap_or(UNKNOWN_LEASE)).min().unwrap_or(UNKNOWN_LEASE);
     // The end of a lease publishes no message. Either way it is time to recheck.
     let limit = lease + Duration::from_millis(1);
     let _timed_out = tokio::time::timeout(limit, foreign.messages.next()).await.is_err();

@@ -12,9 +12,9 @@
 //!    not respond, released on all nodes with a tombstone.
 //!
 //! **Invariants.**
-//! - *One holder*, as long as fewer than half of the nodes forget what they granted: two majorities
-//!   share a node. A node that was started less than the longest lease ago does not count, since it
-//!   may have forgotten.
+//! - *One holder, or readers*, as long as fewer than half of the nodes forget what they granted:
+//!   two majorities share a node, which grants no claim beside a writer. A node that was started
+//!   less than the longest lease ago does not count, since it may have forgotten.
 //! - *Tokens grow*: a later majority shares a node with the one on which the token was raised, and
 //!   that node gives a higher one. Without step 2, a node with a clock ahead that comes and goes
 //!   would make tokens go back.
@@ -32,7 +32,7 @@ use futures_util::future::join_all;
 use super::Redlock;
 use super::quorum::{Quorum, kept_ttl, random_pause, valid_ttl};
 use super::release::{cancel_round, write_missing_tombstones};
-use crate::backend::{Attempt, Backend, Busy, Claim, Grant};
+use crate::backend::{Attempt, Backend, Busy, Claim, Grant, Mode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::token::FencingToken;
@@ -63,7 +63,11 @@ pub(super) async fn try_acquire(redlock: &Redlock, claim: &Claim) -> Result<Atte
         return Err(Error::new(ErrorKind::Unavailable, message));
     }
     // The engine counts from before the first request, and refuses what is nearly over.
-    Ok(Attempt::Granted(Grant::new(token, valid_ttl(request.ttl).min(claim.ttl))))
+    let ttl = valid_ttl(request.ttl).min(claim.ttl);
+    Ok(Attempt::Granted(match claim.mode {
+        Mode::Exclusive => Grant::with_range(token, ttl),
+        _ => Grant::new(token, ttl),
+    }))
 }
 
 async fn cancel_lost_round(redlock: &Redlock, claim: &Claim, request: &Claim, votes: &Votes) {
@@ -202,6 +206,7 @@ impl Votes {
         let busy: Vec<&Busy> = busy.collect();
         let mut merged = Busy::new(key.clone());
         merged.holder = busy.iter().find_map(|busy| busy.holder.clone());
+        merged.holders = busy.iter().map(|busy| busy.holders).max().unwrap_or_default();
         merged.ahead = busy.iter().filter_map(|busy| busy.ahead).max();
         let retry_after = busy.iter().filter_map(|busy| busy.retry_after).min();
         // Claims that lost a tie must not try again at the same moment, but soon. If the same

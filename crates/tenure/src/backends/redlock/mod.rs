@@ -8,6 +8,7 @@
 //! - `config`: what the URL says
 //! - `quorum`: the nodes, and how a majority of them responds
 //! - `acquire`: one round over all nodes
+//! - `downgrade`: makes a grant shared, confirmed by a majority
 //! - `renew`, `release`: confirmed by a majority
 //! - `wait`: until free, until lost
 //! - `rounds`: what is remembered of a claim from round to round, tombstones above all
@@ -20,6 +21,7 @@ mod acquire;
 mod admin;
 mod config;
 mod doctor;
+mod downgrade;
 mod quorum;
 mod release;
 mod renew;
@@ -34,7 +36,7 @@ use async_trait::async_trait;
 use self::config::Config;
 use self::quorum::Quorum;
 use self::rounds::Rounds;
-use crate::backend::{Attempt, Backend, Claim, Fencing, Grant, Holding, Info, Order, Scope};
+use crate::backend::{Attempt, Backend, Claim, Fencing, Grant, Holding, Info, Modes, Order, Scope};
 use crate::error::Result;
 use crate::finding::Finding;
 use crate::key::Key;
@@ -82,11 +84,16 @@ impl Backend for Redlock {
         if self.quorum.config.forgets {
             info.max_ttl = self.quorum.config.longest;
         }
+        // No permits: with two permits, three claims with a majority each fit on five nodes.
+        info.modes = Modes { shared: true, permits: false };
         info
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        acquire::try_acquire(self, claim).await
+        match claim.token {
+            Some(token) => downgrade::downgrade(self, claim, token).await,
+            None => acquire::try_acquire(self, claim).await,
+        }
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {

@@ -1,14 +1,18 @@
 //! What is stored at the server for a lock, and the scripts that read and write it.
 //!
 //! - `slot`: hash slots of a cluster
-//! - `scripts`: the Lua scripts of `../lua`, their arguments and responses
+//! - `mode`: modes as texts
+//! - `scripts`: the Lua scripts of `../lua` and their arguments
+//! - `response`: the values in their responses
 //!
 //! | key | type | content |
 //! |---|---|---|
-//! | `name` | hash (or string) | the lock itself: owner, with the lease as expiry. Foreign clients know it |
-//! | `tenure:s:{name}` | hash | state: last token, owner and holder info of the grant, last sequence of the queue |
+//! | `name` | hash (or string) | the lock itself: owner, or the marker `~shared` or `~permits`, with the lease as expiry. Foreign clients know it |
+//! | `tenure:s:{name}` | hash | state: last token, owner and holder info of an exclusive grant, last sequence of the queue |
 //! | `tenure:q:{name}` | zset | queue: owner → sequence |
-//! | `tenure:w:{name}` | hash | queue entries: owner → `<deadline ms> <lease ms> <holder info>` |
+//! | `tenure:w:{name}` | hash | queue entries: owner → `<deadline ms> <lease ms> <mode>`, a line break, and the holder info |
+//! | `tenure:r:{name}` | zset | ends of readers or permits: owner → last ms of its lease |
+//! | `tenure:h:{name}` | hash | their grants: owner → `<token> <last token> <since ms> <mode>`, a line break, and the holder info; `#` → sum of the weights |
 //! | `tenure:x:{name}:<owner>` | string | tombstone of a cancelled claim |
 //!
 //! Channels: each client has one, on which all of its claims are notified; in a cluster that can
@@ -19,6 +23,8 @@
 //! All keys of a lock lie in the hash slot of its own key, whatever it is called, so that one
 //! script may touch them all; and no two locks share one.
 
+pub(crate) mod mode;
+pub(crate) mod response;
 pub(crate) mod scripts;
 pub(crate) mod slot;
 
@@ -55,6 +61,16 @@ impl<'a> Keys<'a> {
 
     pub(crate) fn entries(self) -> Beside<'a> {
         Beside { kind: "w", lock: self.lock }
+    }
+
+    /// When the leases of readers or permits end.
+    pub(crate) fn ends(self) -> Beside<'a> {
+        Beside { kind: "r", lock: self.lock }
+    }
+
+    /// What is known of the grants of readers or permits.
+    pub(crate) fn grants(self) -> Beside<'a> {
+        Beside { kind: "h", lock: self.lock }
     }
 
     /// The key of the tombstone of a claim.
@@ -219,7 +235,7 @@ mod tests {
     #[test]
     fn every_key_of_a_lock_lies_in_its_slot() {
         for lock in HOSTILE {
-            for kind in ["s", "q", "w", "x"] {
+            for kind in ["s", "q", "w", "x", "r", "h"] {
                 assert_eq!(slot(&beside(kind, lock)), slot(lock), "{lock}");
             }
             let tombstone = Keys::of(lock).tombstone(Owner::random()).to_string();

@@ -1,36 +1,39 @@
-//! The Lua scripts, their arguments, and how their responses are read.
+//! The Lua scripts and their arguments.
 //!
 //! A script is made of files of `../lua`: how this layout writes and reads a held lock
-//! (`fast_redisson.lua` and `redisson.lua`, or `fast_plain.lua` and `plain.lua`), what the URL says
-//! (`config.lua`), what scripts try first (`fast.lua`), what the scripts about one lock share
-//! (`common.lua`), and its own. Each method of [`Scripts`] passes the arguments in the order in
-//! which its file reads them.
+//! (`fast_redisson.lua` and `redisson.lua`, or `fast_plain.lua` and `plain.lua`), what the URL
+//! says (`config.lua`), what scripts try first (`acquire_first.lua`, `release_first.lua`), which
+//! token is whose (`token.lua`), what the scripts about one lock share (`common.lua`,
+//! `holders.lua`, `handoff.lua`), and its own. Each method of [`Scripts`] passes the arguments in
+//! the order in which its file reads them.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Arg, Cmd, RedisWrite, Value};
+use redis::{Arg, Cmd, RedisWrite};
 
+use super::mode::ModeText;
 use super::{Channels, Keys};
-use crate::backend::{Claim, Holder, HolderInfo};
+use crate::backend::{Claim, Mode};
 use crate::backends::redis::config::{Config, Layout, QueueOrder};
 use crate::backends::redis::connection::BatchPart;
-use crate::error::Error;
-use crate::token::FencingToken;
+use crate::token::{FencingToken, TOKENS_PER_GRANT};
 
 /// How many waiters of tenure get the lock in a row while one of Redisson's listens.
 const HANDOFFS_IN_A_ROW_MAX: i64 = 16;
 /// How long the lock is then left to Redisson: enough for a response on a local network.
 const FOREIGN_WINDOW: Duration = Duration::from_millis(5);
+/// How many waiters are granted by one script: 256 messages keep the server busy for some ms.
+const RUN_MAX: i64 = 256;
 /// More waiters than this are not shown.
 const SHOWN_WAITERS_MAX: i64 = 1000;
 /// What comes before the keys of a script: `EVALSHA`, its hash, and the number of keys.
 const HEADER_ARGUMENTS: usize = 3;
 const HEADER_BYTES: usize = 60;
 /// How many keys a script about one lock has at most, and how many other arguments.
-pub(crate) const KEYS_OF_A_LOCK: usize = 5;
-const ARGUMENTS_MAX: usize = 7;
+pub(crate) const KEYS_OF_A_LOCK: usize = 7;
+const ARGUMENTS_MAX: usize = 9;
 /// How long the name of a key or channel is beside that of its lock, in bytes, nearly always.
 const NAME_BYTES: usize = 28;
 /// How long the arguments of a script about one lock are, beside names and holder info: the owner
@@ -48,6 +51,7 @@ pub(crate) struct Scripts {
     release: LuaScript,
     evict: LuaScript,
     renew: LuaScript,
+    renew_shared: LuaScript,
     show: LuaScript,
     raise_token: LuaScript,
     channels: Arc<Channels>,
@@ -65,23 +69,28 @@ impl Scripts {
                 (include_str!("../lua/fast_redisson.lua"), include_str!("../lua/redisson.lua"))
             }
         };
-        let fast = include_str!("../lua/fast.lua");
-        let common = include_str!("../lua/common.lua");
+        let token = include_str!("../lua/token.lua");
+        let common = [
+            read,
+            token,
+            include_str!("../lua/common.lua"),
+            include_str!("../lua/holders.lua"),
+            include_str!("../lua/handoff.lua"),
+        ]
+        .join("\n");
         let constants = constants(config);
-        let about_lock =
-            |first, own| LuaScript::new(&[&constants, write, fast, first, read, common, own]);
-        let alone = |own| LuaScript::new(&[read, own]);
+        let about_lock = |first, own| LuaScript::new(&[&constants, write, first, &common, own]);
+        let alone = |own| LuaScript::new(&[&constants, read, token, own]);
         let acquire_first = include_str!("../lua/acquire_first.lua");
         let acquire = include_str!("../lua/acquire.lua");
         let release_first = include_str!("../lua/release_first.lua");
         let release = include_str!("../lua/release.lua");
         let function = |name: &str, first: &str, own: &str| {
-            format!("local function {name}(KEYS, ARGV)\n{first}\n{read}\n{common}\n{own}\nend")
+            format!("local function {name}(KEYS, ARGV)\n{first}\n{common}\n{own}\nend")
         };
         let batch = [
             &constants,
             write,
-            fast,
             &function("acquire", acquire_first, acquire),
             &function("release", release_first, release),
             include_str!("../lua/batch.lua"),
@@ -92,6 +101,7 @@ impl Scripts {
             release: about_lock(release_first, release),
             evict: about_lock("", include_str!("../lua/evict.lua")),
             renew: alone(include_str!("../lua/renew.lua")),
+            renew_shared: alone(include_str!("../lua/renew_shared.lua")),
             show: alone(include_str!("../lua/show.lua")),
             raise_token: alone(include_str!("../lua/raise.lua")),
             channels: channels.clone(),
@@ -99,7 +109,8 @@ impl Scripts {
         }
     }
 
-    /// Acquires the lock or, with a lease for a queue entry above zero, joins its queue.
+    /// Acquires the lock or, with a lease for a queue entry above zero, joins its queue. With a
+    /// token, downgrades that grant.
     pub(crate) fn acquire(
         &self,
         keys: Keys<'_>,
@@ -114,6 +125,11 @@ impl Scripts {
         call.push(ms(entry_lease));
         call.push(info);
         call.part = Some(BatchPart::Acquire);
+        if claim.mode != Mode::Exclusive || claim.token.is_some() {
+            call.push(ModeText(claim.mode));
+            call.push_token(claim.token);
+            call.part = Some(BatchPart::AcquireMode);
+        }
         call
     }
 
@@ -138,36 +154,57 @@ impl Scripts {
         call
     }
 
-    /// Renews claims whose keys lie on one server.
+    /// Renews claims whose keys lie on one server, and that hold exclusively.
     pub(crate) fn renew(&self, claims: &[&Claim]) -> ScriptCall<'_> {
-        let names: usize = claims.iter().map(|claim| claim.key.as_str().len()).sum();
-        let bytes = 2 * names + claims.len() * RENEWAL_BYTES;
-        let mut call = self.renew.call(2 * claims.len(), 1 + 4 * claims.len(), bytes);
-        for claim in claims {
-            let keys = Keys::of(claim.key.as_str());
+        self.renewal(&self.renew, claims, 2, |call, keys| {
             call.push(keys.lock);
             call.push(keys.state());
+        })
+    }
+
+    /// Renews claims whose keys lie on one server, and that hold beside others.
+    pub(crate) fn renew_shared(&self, claims: &[&Claim]) -> ScriptCall<'_> {
+        self.renewal(&self.renew_shared, claims, 4, |call, keys| {
+            call.push(keys.lock);
+            call.push(keys.state());
+            call.push(keys.ends());
+            call.push(keys.grants());
+        })
+    }
+
+    /// A call that renews claims, with so many keys for each, which `push_keys` adds.
+    fn renewal<'a>(
+        &self,
+        script: &'a LuaScript,
+        claims: &[&Claim],
+        keys: usize,
+        push_keys: impl Fn(&mut ScriptCall<'a>, Keys<'_>),
+    ) -> ScriptCall<'a> {
+        let names: usize = claims.iter().map(|claim| claim.key.as_str().len()).sum();
+        let bytes = keys * names + claims.len() * RENEWAL_BYTES * keys / 2;
+        let mut call = script.call(keys * claims.len(), 1 + 4 * claims.len(), bytes);
+        for claim in claims {
+            push_keys(&mut call, Keys::of(claim.key.as_str()));
         }
         call.push(ms(self.memory));
         for claim in claims {
             call.push(claim.owner);
             call.push(ms(claim.ttl));
-            match claim.token {
-                Some(token) => call.push(token),
-                None => call.push(""),
-            }
+            call.push_token(claim.token);
             call.push(i64::from(claim.fixed));
         }
         call
     }
 
-    /// Reads holder and waiters.
+    /// Reads holders and waiters.
     pub(crate) fn show(&self, keys: Keys<'_>) -> ScriptCall<'_> {
-        let mut call = self.show.call(4, 1, 4 * (keys.lock.len() + NAME_BYTES));
+        let mut call = self.show.call(6, 1, 6 * (keys.lock.len() + NAME_BYTES));
         call.push(keys.lock);
         call.push(keys.state());
         call.push(keys.queue());
         call.push(keys.entries());
+        call.push(keys.ends());
+        call.push(keys.grants());
         call.push(SHOWN_WAITERS_MAX);
         call
     }
@@ -180,9 +217,10 @@ impl Scripts {
         token: FencingToken,
     ) -> ScriptCall<'_> {
         let memory = self.memory.max(claim.ttl.saturating_mul(2));
-        let mut call = self.raise_token.call(2, 3, 2 * (keys.lock.len() + NAME_BYTES));
+        let mut call = self.raise_token.call(3, 3, 3 * (keys.lock.len() + NAME_BYTES));
         call.push(keys.lock);
         call.push(keys.state());
+        call.push(keys.grants());
         call.push(claim.owner);
         call.push(token);
         call.push(ms(memory));
@@ -198,13 +236,15 @@ impl Scripts {
         tombstone: impl fmt::Display,
         more: usize,
     ) -> ScriptCall<'a> {
-        let bytes = 6 * (keys.lock.len() + NAME_BYTES) + ARGUMENTS_BYTES + more;
+        let bytes = 8 * (keys.lock.len() + NAME_BYTES) + ARGUMENTS_BYTES + more;
         let mut call = script.call(KEYS_OF_A_LOCK, ARGUMENTS_MAX, bytes);
         call.push(keys.lock);
         call.push(keys.state());
         call.push(keys.queue());
         call.push(keys.entries());
         call.push(tombstone);
+        call.push(keys.ends());
+        call.push(keys.grants());
         call.push(self.channels.publish_command());
         call.push(self.channels.clients(keys.lock));
         match self.channels.free(keys.lock) {
@@ -227,6 +267,8 @@ fn constants(config: &Config) -> String {
         .replace("$memory", &ms(config.memory).to_string())
         .replace("$row_max", &handoffs_in_a_row.to_string())
         .replace("$grace", &ms(FOREIGN_WINDOW).to_string())
+        .replace("$range_size", &TOKENS_PER_GRANT.to_string())
+        .replace("$run_max", &RUN_MAX.to_string())
 }
 
 /// The script for many claims at once: see `lua/batch.lua`.
@@ -287,6 +329,14 @@ impl ScriptCall<'_> {
         self.command.write_arg_fmt(argument);
     }
 
+    /// Adds a token; empty if there is none.
+    fn push_token(&mut self, token: Option<FencingToken>) {
+        match token {
+            Some(token) => self.push(token),
+            None => self.push(""),
+        }
+    }
+
     /// Which part of a batch it may be.
     pub(crate) fn part(&self) -> Option<BatchPart> {
         self.part
@@ -320,58 +370,6 @@ impl ScriptCall<'_> {
 /// `t`, so that reading that clock in whole milliseconds costs nothing.
 pub(crate) fn ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
-}
-
-/// Reads the holder from a response: `who` is what stands in the lock itself, and empty if it is
-/// free.
-pub(crate) fn holder(
-    who: &str,
-    left: &Value,
-    token: &Value,
-    info: &Value,
-    age: &Value,
-) -> Option<Holder> {
-    if who.is_empty() {
-        return None;
-    }
-    let token: Option<FencingToken> = text(token).parse().ok();
-    let info = match token {
-        Some(_) => HolderInfo::decode(&text(info)),
-        // A foreign client's lock holds nothing but its id.
-        None => HolderInfo::new(who, "", 0, ""),
-    };
-    let mut holder = Holder::new(&info);
-    holder.token = token;
-    holder.held_for = millis(age);
-    holder.ttl_left = millis(left);
-    Some(holder)
-}
-
-pub(crate) fn number(value: &Value) -> Option<i64> {
-    match value {
-        Value::Int(number) => Some(*number),
-        _ => None,
-    }
-}
-
-/// Reads a time in ms. One below zero is not known.
-pub(crate) fn millis(value: &Value) -> Option<Duration> {
-    Some(Duration::from_millis(u64::try_from(number(value)?).ok()?))
-}
-
-/// Reads a text, of which a foreign client may have written any bytes.
-pub(crate) fn text(value: &Value) -> String {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::SimpleString(text) => text.clone(),
-        _ => String::new(),
-    }
-}
-
-/// A script responded with something that it cannot respond with.
-pub(crate) fn unexpected(script: &str, response: &Value) -> Error {
-    let what = format_args!("{response:?} to the script `{script}`; please report it");
-    Error::unexpected_response("redis", what)
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@
 --
 -- KEYS: pairs of lock and state. ARGV: how long tokens are remembered in ms; then four for each
 -- pair: owner, ttl, token of the grant that is renewed (empty: any), and 1 if its lease is fixed.
--- Returns for each pair 1 if it was renewed, or why not: see held_by, and -3 for another grant of
--- the same owner.
+-- Returns for each pair 1 if it was renewed, or why not: see held_by, -3 for another grant of the
+-- same owner, and -4 if there are readers or permits, of which renew_shared.lua knows.
 local memory_min, results = tonumber(ARGV[1]), {}
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -20,21 +20,25 @@ for i = 1, #KEYS, 2 do
   local owner, ttl = ARGV[2 * i], tonumber(ARGV[2 * i + 1])
   local token, fixed = tonumber(ARGV[2 * i + 2]), ARGV[2 * i + 3] == '1'
   local result = held_by(KEYS[i], owner)
-  if result == 1 then
+  if result == -2 then
+    local holder = holder_of(KEYS[i])
+    if holder == '~shared' or holder == '~permits' then result = -4 end
+  elseif result == 1 then
     local known = redis.pcall('HMGET', KEYS[i + 1], 'owner', 'token', 'expires')
     if known.err then known = {} end
     -- A later grant of the same owner, made by a request that arrived late, is another one: this
-    -- one ended before, by an eviction or with its lease. (Redlock renews with the highest token of
-    -- all nodes, so that a lower one is no other grant.)
-    if token and known[1] == owner and (tonumber(known[2] or nil) or 0) > token then
+    -- one ended before, by an eviction or with its lease. The state has the last token of its range.
+    -- (Redlock renews with the highest token of all nodes, so that a lower one is no other grant.)
+    local last = tonumber(known[2] or nil) or 0
+    if token and known[1] == owner and last - range_size + 1 > token then
       result = -3
     else
       -- A fixed lease is confirmed with what the holder thinks is left of it, which may be less
       -- than the server knows. For any other lease this also corrects an expiry that is too far
       -- away because the clock was set back.
       if not fixed or redis.call('PTTL', KEYS[i]) < ttl then redis.call('PEXPIRE', KEYS[i], ttl) end
-      -- Mostly the state is known to live for long enough (see fast.lua). It may also live for
-      -- longer than it is known to, where the clock was set back.
+      -- Mostly the state is known to live for long enough (see acquire_first.lua). It may also live
+      -- for longer than it is known to, where the clock was set back.
       local memory = math.max(memory_min, 2 * ttl)
       if (tonumber(known[3] or nil) or 0) < now_ms + memory
         and redis.call('PTTL', KEYS[i + 1]) < memory then

@@ -27,7 +27,10 @@ const HEADER_STRINGS: usize = 3;
 /// Which script a request is, if it may be a part of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchPart {
+    /// Of an exclusive claim.
     Acquire,
+    /// Of any other claim, or a downgrade: it has two arguments more.
+    AcquireMode,
     Release,
 }
 
@@ -78,6 +81,7 @@ impl CommandParts<'_> {
     fn of(request: &Request) -> Option<CommandParts<'_>> {
         let kind: &[u8] = match request.part? {
             BatchPart::Acquire => b"$1\r\na\r\n",
+            BatchPart::AcquireMode => b"$1\r\nm\r\n",
             BatchPart::Release => b"$1\r\nr\r\n",
         };
         let (strings, header) = number(request.bytes.strip_prefix(b"*")?)?;
