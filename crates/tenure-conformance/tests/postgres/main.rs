@@ -8,6 +8,7 @@ mod blocked;
 mod faults;
 mod foreign_clients;
 mod late;
+mod modes;
 mod notifications;
 mod pooled;
 mod pooler;
@@ -34,6 +35,7 @@ fn main() {
         blocked::CASES,
         faults::CASES,
         late::CASES,
+        modes::CASES,
         notifications::CASES,
         pooled::CASES,
         foreign_clients::CASES,

@@ -66,21 +66,21 @@ pub(crate) fn token(number: i64) -> Result<Option<FencingToken>> {
 pub(crate) fn mode_fields(mode: Mode) -> String {
     match mode {
         Mode::Exclusive => "{}".to_owned(),
-        Mode::Shared => r#"{"m":"s","w":1}"#.to_owned(),
-        Mode::Permits { take, of } => format!(r#"{{"m":"p","w":{take},"l":{of}}}"#),
+        Mode::Shared => r#"{"m":1,"w":1}"#.to_owned(),
+        Mode::Permits { take, of } => format!(r#"{{"m":1,"w":{take},"l":{of}}}"#),
     }
 }
 
-/// A mode, as statements respond it: empty, `s` and its weight, or `p`, its weight and its limit.
+/// A mode, as statements respond it: the weight, and of permits the limit; nothing if exclusive.
 pub(crate) fn mode(text: &str) -> Result<Mode> {
-    let mut words = text.split(' ');
-    let kind = words.next().unwrap_or_default();
-    let mut number = || words.next().and_then(|word| word.parse().ok());
-    match kind {
-        "" => Ok(Mode::Exclusive),
-        "s" => Ok(Mode::Shared),
-        "p" if let (Some(take), Some(of)) = (number(), number()) => Mode::permits(take, of),
-        _ => Err(error::unexpected("an unknown mode")),
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let number = |word: &str| {
+        word.parse().map_err(|_| error::unexpected("a weight or limit that is not a number"))
+    };
+    match words[..] {
+        [] => Ok(Mode::Exclusive),
+        [_weight] => Ok(Mode::Shared),
+        [take, of, ..] => Mode::permits(number(take)?, number(of)?),
     }
 }
 
@@ -154,13 +154,12 @@ mod tests {
     #[test]
     fn a_mode_is_read_as_it_was_written() {
         let permits = Mode::permits(2, 5).unwrap();
-        for (as_written, as_read) in
-            [(Mode::Exclusive, ""), (Mode::Shared, "s 1"), (permits, "p 2 5")]
+        for (as_written, as_read) in [(Mode::Exclusive, ""), (Mode::Shared, "1"), (permits, "2 5")]
         {
             assert_eq!(mode(as_read).unwrap(), as_written);
         }
-        assert_eq!(mode_fields(permits), r#"{"m":"p","w":2,"l":5}"#);
-        assert!(mode("p 2").is_err() && mode("x").is_err());
+        assert_eq!(mode_fields(permits), r#"{"m":1,"w":2,"l":5}"#);
+        assert!(mode("2 x").is_err());
     }
 
     #[test]

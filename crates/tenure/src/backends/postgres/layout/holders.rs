@@ -8,9 +8,9 @@
 //! any order.
 //!
 //! **State.** `holders`: the grants that are alive together, the oldest first. An element has what a
-//! queue entry has, and its token `t`. Only claims that are not exclusive have `m`, the mode: `s` or
-//! `p`, with `w`, the weight, and permits with `l`, the limit. `d` is on a grant that was downgraded:
-//! how many tokens it owns. `f` is on the grants that the last statement on the row made.
+//! queue entry has, and its token `t`. Only claims that are not exclusive have `m`, which is 1 and
+//! marks them, and `w`, the weight; permits have `l`, the limit. `d` is on a grant that was
+//! downgraded: how many tokens it owns. `f` is on the grants that the last statement made.
 //! - *One exclusive holder* is in the columns `owner`, `token`, `until` … as on every other row, also
 //!   while others wait.
 //! - *All others* are in `holders`. The row's `owner` is then `~shared` or `~permits`, which is no
@@ -57,9 +57,7 @@ macro_rules! after_request {
             WHEN jsonb_array_length(lq) >= 256 THEN lq ELSE lq || entry END AS q,
        CASE WHEN $5 THEN 1024 ELSE jsonb_array_length(lq) END AS keep
      FROM (SELECT n, lh, lq, lh @> own AS mine, lq @> own AS queued, l.gone @> own AS cancelled,
-                  coalesce((coalesce((lh || lq)->0->>'m', 'x') = 'p')
-                           <> (coalesce($7::jsonb->>'m', 'x') = 'p')
-                           AND lh || lq <> '[]', false) AS other,
+                  coalesce(((lh || lq)->0 ? 'l') <> ($7::jsonb ? 'l'), false) AS other,
                   $7::jsonb || jsonb_build_object('o', $2, 'u', excluded.until, 's', n, 'n', $4,
                                                   'c', $6) AS entry
        FROM ",
@@ -80,7 +78,7 @@ pub(crate) static ACQUIRE: Sql = Sql {
     text: concat!(
         "WITH t AS (
   INSERT INTO @.tenure_lease AS l (key, owner, token, until, note, chan, holders)
-  SELECT $1, CASE x->>'m' WHEN 's' THEN '~shared' WHEN 'p' THEN '~permits' ELSE $2 END, v, u,
+  SELECT $1, CASE WHEN NOT x ? 'm' THEN $2 WHEN x ? 'l' THEN '~permits' ELSE '~shared' END, v, u,
          $4, $6, CASE WHEN x ? 'm' THEN jsonb_build_array(x || jsonb_build_object(
            'o', $2, 'u', u, 's', n, 'n', $4, 'c', $6, 't', v)) ELSE '[]' END
   FROM (SELECT nextval('@.tenure_token') AS v, clock_timestamp() AS n,
@@ -89,8 +87,7 @@ pub(crate) static ACQUIRE: Sql = Sql {
           WHERE h.key = $1 AND h.owner <> $2 AND h.until > clock_timestamp()
             AND (NOT h.owner ^@ '~' OR (
               SELECT NOT bool_or(e->>'o' = $2) AND (count(*) >= 1024
-                OR bool_or((coalesce(e->>'m', 'x') = 'p')
-                           <> (coalesce($7::jsonb->>'m', 'x') = 'p'))
+                OR bool_or((e ? 'l') <> ($7::jsonb ? 'l'))
                 OR sum(",
         weight!(),
         ") + coalesce(($7::jsonb->>'w')::bigint, 2147483647)
@@ -107,11 +104,9 @@ SELECT is_current, token, ",
         " AS is_mixed,
        CASE WHEN owner = $2 THEN token ELSE (SELECT (e->>'t')::bigint
          FROM jsonb_array_elements(lh) x(e) WHERE e->>'o' = $2) END AS own_token,
-       coalesce((coalesce((lh || queue)->0->>'m', 'x') = 'p')
-                <> (coalesce($7::jsonb->>'m', 'x') = 'p') AND lh || queue <> '[]', false)
-         AS is_other_kind,
+       coalesce(((lh || queue)->0 ? 'l') <> ($7::jsonb ? 'l'), false) AS is_other_kind,
        jsonb_array_length(lh) AS holders, lh->0->>'n' AS note,
-       concat_ws(' ', lh->0->>'m', lh->0->>'w', lh->0->>'l') AS mode,
+       concat_ws(' ', lh->0->>'w', lh->0->>'l') AS mode,
        (lh->0->>'t')::int8 AS holder_token,
        extract(epoch FROM (lh->0->>'u')::timestamptz - n)::float8 AS ttl_left,
        extract(epoch FROM n - (lh->0->>'s')::timestamptz)::float8 AS held_for,
@@ -147,7 +142,7 @@ pub(crate) static DOWNGRADE: Sql = Sql {
                     "lh",
                     "e->>'o' = $2 AND (e->>'t')::bigint = $3",
                     "e || CASE WHEN e ? 'm' THEN '{}'::jsonb \
-                     ELSE '{\"m\":\"s\",\"w\":1,\"d\":1024}'::jsonb END \
+                     ELSE '{\"m\":1,\"w\":1,\"d\":1024}'::jsonb END \
                      || jsonb_build_object('u', greatest((e->>'u')::timestamptz, \
                                                          n + make_interval(secs => $4)))"
                 ),

@@ -41,7 +41,7 @@ use crate::backends::postgres::connection::statement::Sql;
 ///
 /// A claim that is refused and does not wait changes nothing: `WHERE` leaves nothing to insert, and
 /// the second half of the UNION only reads. `is_current` is then false; so it is if the row is
-/// mixed, which `is_mixed` says unless the row became so while the statement ran.
+/// mixed, for which the statement does nothing.
 pub(crate) static ACQUIRE: Sql = Sql {
     text: concat!(
         "WITH t AS (
@@ -88,7 +88,7 @@ pub(crate) static ACQUIRE: Sql = Sql {
         is_mixed!(),
         "
   RETURNING l.owner, l.token, l.until, l.since, l.note, l.chan, l.queue)
-SELECT true AS is_current, false AS is_mixed, owner, token,
+SELECT true AS is_current, owner, token,
        extract(epoch FROM until - clock_timestamp())::float8 AS ttl_left,
        extract(epoch FROM clock_timestamp() - since)::float8 AS held_for, note,
        (SELECT min(i) - 1 FROM jsonb_array_elements(queue) WITH ORDINALITY x(e, i)
@@ -97,11 +97,9 @@ SELECT true AS is_current, false AS is_mixed, owner, token,
             THEN pg_notify(chan, 'grant ' || owner || ' ' || token) END
 FROM t
 UNION ALL
-SELECT false, ",
-        is_mixed!(),
-        ", owner, token, extract(epoch FROM until - clock_timestamp())::float8,
+SELECT false, owner, token, extract(epoch FROM until - clock_timestamp())::float8,
        extract(epoch FROM clock_timestamp() - since)::float8, note, NULL, NULL
-FROM @.tenure_lease l WHERE key = $1 AND NOT EXISTS (SELECT 1 FROM t)"
+FROM @.tenure_lease WHERE key = $1 AND NOT EXISTS (SELECT 1 FROM t)"
     ),
     types: &[Type::BYTEA, Type::TEXT, Type::FLOAT8, Type::TEXT, Type::BOOL, Type::TEXT],
 };
@@ -152,7 +150,7 @@ pub(crate) static RELEASE: Sql = Sql {
         is_mixed!(),
         "
   RETURNING l.owner, l.token, l.chan, l.prior)
-SELECT prior = $2 AS was_held, false AS is_mixed, CASE WHEN owner IS NOT NULL
+SELECT prior = $2 AS was_held, CASE WHEN owner IS NOT NULL
        THEN pg_notify(chan, 'grant ' || owner || ' ' || token) END FROM r"
     ),
     types: &[Type::BYTEA, Type::TEXT],
@@ -183,7 +181,7 @@ pub(crate) static RELEASE_WITH_TOMBSTONE: Sql = Sql {
         is_mixed!(),
         "
   RETURNING l.owner, l.token, l.chan, l.prior)
-SELECT prior = $2 AS was_held, false AS is_mixed, CASE WHEN owner IS NOT NULL
+SELECT prior = $2 AS was_held, CASE WHEN owner IS NOT NULL
        THEN pg_notify(chan, 'grant ' || owner || ' ' || token) END FROM r"
     ),
     types: &[Type::BYTEA, Type::TEXT],
@@ -219,10 +217,10 @@ SELECT CASE WHEN owner IS NOT NULL
 pub(crate) static NOTIFY: Sql =
     Sql { text: "SELECT pg_notify($1, $2)", types: &[Type::TEXT, Type::TEXT] };
 
-/// The mode of element `e`: empty if it is exclusive, or its letter and numbers.
+/// The mode of element `e`: its weight and limit; nothing if it is exclusive.
 macro_rules! mode_of {
     () => {
-        "concat_ws(' ', e->>'m', e->>'w', e->>'l')"
+        "concat_ws(' ', e->>'w', e->>'l')"
     };
 }
 

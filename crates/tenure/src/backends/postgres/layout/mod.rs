@@ -37,8 +37,7 @@ macro_rules! live_tombstones {
 /// only by the statements of `holders`.
 macro_rules! is_mixed {
     () => {
-        "(coalesce(l.owner ^@ '~', false) OR l.queue <> '[]' \
-          AND (l.queue @> '[{\"m\":\"s\"}]' OR l.queue @> '[{\"m\":\"p\"}]'))"
+        "(coalesce(l.owner ^@ '~', false) OR l.queue @> '[{\"m\":1}]')"
     };
 }
 

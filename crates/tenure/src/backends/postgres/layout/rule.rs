@@ -66,7 +66,7 @@ macro_rules! serve {
         concat!(
             "(owner, token, until, since, note, chan, queue, holders, prior, gone) = (
     SELECT CASE WHEN z = '[]' THEN NULL WHEN alone THEN z->0->>'o'
-                WHEN z->0->>'m' = 'p' THEN '~permits' ELSE '~shared' END,
+                WHEN z->0 ? 'l' THEN '~permits' ELSE '~shared' END,
            coalesce(base + k - 1, l.token),
            coalesce((SELECT max((e->>'u')::timestamptz) FROM jsonb_array_elements(z) x(e)), n),
            coalesce((z->0->>'s')::timestamptz, n), coalesce(z->0->>'n', ''),
@@ -86,10 +86,10 @@ macro_rules! serve {
             " AS r, CASE WHEN k > 0 THEN nextval('@.tenure_token') END AS base
     FROM (SELECT n, ended, h, q, keep, (SELECT count(*) FROM (
         SELECT bool_and(used + up_to <= most AND jsonb_array_length(h) + i <= 1024
-                        AND permits = coalesce((h || q)->0->>'m' = 'p', false))
+                        AND permits = ((h || q)->0 ? 'l'))
                OVER (ORDER BY i) AS fits
         FROM (SELECT i, coalesce((e->>'l')::bigint, 2147483647) AS most,
-                     coalesce(e->>'m' = 'p', false) AS permits, sum(",
+                     e ? 'l' AS permits, sum(",
             weight!(),
             ") OVER (ORDER BY i) AS up_to
               FROM jsonb_array_elements(q) WITH ORDINALITY x(e, i)) w) f WHERE fits) AS k

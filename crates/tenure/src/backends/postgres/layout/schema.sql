@@ -13,7 +13,7 @@ CREATE TABLE IF NOT EXISTS public.tenure_lease (
   note  text NOT NULL DEFAULT '',        -- description of the holder, for operators
   chan  text NOT NULL DEFAULT '',        -- NOTIFY channel of the holder's client
   queue jsonb NOT NULL DEFAULT '[]',     -- waiters in order: o(wner) u(ntil) s(ince) n(ote) c(hannel)
-                                         -- and m(ode) w(eight) l(imit) of those that are not exclusive
+                                         -- and m(ark) w(eight) l(imit) of those that are not exclusive
   gone  jsonb NOT NULL DEFAULT '[]',     -- tombstones: cancelled claims whose late requests are refused
   prior text NOT NULL DEFAULT ''         -- the claim that released it last
 ) WITH (fillfactor = 70);                -- room for updates in place; no second index on purpose

@@ -10,8 +10,9 @@
 //! earlier request whose response was lost, and a handoff while this request was on its way.
 //!
 //! **Mixed rows.** The statement for exclusive claims does nothing to a row that has a holder or waiter
-//! of another mode. Its response then shows a row that is mixed, or, if the row became so while the
-//! statement ran, one that explains no refusal: the statement is repeated.
+//! of another mode. The response is then the row as it was, and it explains no refusal: the claim
+//! waits, or holds the lock, or the lock is free, or readers hold it. The statement for all rows is
+//! sent next.
 //!
 //! **The race with pushed grants.** A release hands the lock off to the first waiter and pushes the
 //! token to it, over the listening connection. This response comes over any connection. So either
@@ -32,7 +33,7 @@ use super::{downgrade, response};
 use crate::backend::{Attempt, Busy, Claim, Grant, Holder, HolderInfo, Mode};
 use crate::backends::postgres::connection::pool::Pool;
 use crate::backends::postgres::connection::statement::{SqlValue, values};
-use crate::backends::postgres::error;
+use crate::backends::postgres::error::{self, is_missing_column};
 use crate::backends::postgres::layout::columns::{
     duration, get, key_bytes, mode_fields, note, token, ttl_seconds,
 };
@@ -71,11 +72,11 @@ async fn acquire_alone(pool: &Arc<Pool>, claim: &Claim) -> Result<Option<Attempt
     // No row: another client inserted it while the statement ran, so that the insert found a
     // conflict or a holder that the snapshot of the SELECT does not show.
     let Some(row) = rows.first() else { return Ok(None) };
-    if get(row, "is_mixed")? {
+    let attempt = read_response(pool, claim, row)?;
+    if attempt.is_none() {
         pool.mixed.set(&claim.key, true);
-        return Ok(None);
     }
-    read_response(pool, claim, row)
+    Ok(attempt)
 }
 
 fn acquire_values(pool: &Pool, claim: &Claim) -> Vec<SqlValue> {
@@ -93,23 +94,33 @@ fn acquire_values(pool: &Pool, claim: &Claim) -> Vec<SqlValue> {
 async fn acquire_with_others(pool: &Arc<Pool>, claim: &Claim) -> Result<Option<Attempt<Grant>>> {
     let mut values = acquire_values(pool, claim);
     values.extend(values![mode_fields(claim.mode)]);
-    let rows = pool.query(&holders::ACQUIRE, values).await?;
+    let rows = match pool.query(&holders::ACQUIRE, values).await {
+        // Tables of an earlier version have no mixed rows: the lease of a holder ended while its
+        // row was read.
+        Err(error) if is_missing_column(&error) => {
+            pool.mixed.set(&claim.key, false);
+            return Ok(None);
+        }
+        rows => rows?,
+    };
     rows.first().map(|row| response::read(pool, claim, row)).transpose()
 }
 
+/// `None` if the row was mixed.
 fn read_response(pool: &Pool, claim: &Claim, row: &Row) -> Result<Option<Attempt<Grant>>> {
     let is_current: bool = get(row, "is_current")?;
     let owner: Option<String> = get(row, "owner")?;
     let token = token(get(row, "token")?)?;
     let ttl_left = duration(get(row, "ttl_left")?);
-    if is_current && owner.as_ref().is_some_and(|owner| *owner == claim.owner.to_string()) {
+    let is_own = owner.as_ref().is_some_and(|owner| *owner == claim.owner.to_string());
+    if is_current && is_own {
         pool.push.unregister(claim.owner);
         let token = token.ok_or_else(|| error::unexpected("a grant with token 0"))?;
         return Ok(Some(Attempt::Granted(pool.grant(claim, token))));
     }
-    let is_held = owner.is_some() && !ttl_left.is_zero();
-    if !is_current && (claim.waits || !is_held) {
-        // A claim that waits is not refused, nor is one of a free lock: the row became mixed.
+    let is_marker = owner.as_ref().is_none_or(|owner| owner.starts_with('~'));
+    let is_refused = !is_own && !is_marker && !ttl_left.is_zero();
+    if !is_current && (claim.waits || !is_refused) {
         return Ok(None);
     }
     if let Some(token) = token {

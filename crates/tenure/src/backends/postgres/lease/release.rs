@@ -19,6 +19,8 @@
 
 use std::sync::Arc;
 
+use tokio_postgres::Row;
+
 use crate::backend::{Claim, Mode};
 use crate::backends::postgres::connection::pool::Pool;
 use crate::backends::postgres::connection::statement::{Sql, values};
@@ -53,22 +55,22 @@ async fn release_once(pool: &Arc<Pool>, claim: &Claim, leaves_tombstone: bool) -
     };
     if claim.mode == Mode::Exclusive
         && !pool.mixed.contains(&claim.key)
-        && let Some(was_held) = execute(pool, claim, alone).await?
+        && let Some(row) = execute(pool, claim, alone).await?
     {
-        return Ok(was_held);
+        return get(&row, "was_held");
     }
-    match execute(pool, claim, with_others).await {
+    let row = match execute(pool, claim, with_others).await {
         // Tables of an earlier version have no mixed rows.
-        Err(error) if is_missing_column(&error) => Ok(false),
-        response => Ok(response?.unwrap_or_default()),
-    }
+        Err(error) if is_missing_column(&error) => None,
+        row => row?,
+    };
+    let Some(row) = row else { return Ok(false) };
+    pool.mixed.set(&claim.key, get(&row, "is_mixed")?);
+    get(&row, "was_held")
 }
 
 /// `None` if the statement changed nothing.
-async fn execute(pool: &Arc<Pool>, claim: &Claim, sql: &'static Sql) -> Result<Option<bool>> {
+async fn execute(pool: &Arc<Pool>, claim: &Claim, sql: &'static Sql) -> Result<Option<Row>> {
     let values = values![key_bytes(&claim.key), claim.owner.to_string()];
-    let rows = pool.query(sql, values).await?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    pool.mixed.set(&claim.key, get(row, "is_mixed")?);
-    Ok(Some(get(row, "was_held")?))
+    Ok(pool.query(sql, values).await?.into_iter().next())
 }
