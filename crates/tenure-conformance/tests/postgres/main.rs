@@ -13,6 +13,7 @@ mod notifications;
 mod pooled;
 mod pooler;
 mod tables;
+mod upgrade;
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -40,6 +41,7 @@ fn main() {
         pooled::CASES,
         foreign_clients::CASES,
         tables::CASES,
+        upgrade::CASES,
     ]
     .concat();
     let trials = cases.into_iter().map(|case| trial(case, missing.as_deref())).collect();

@@ -2,6 +2,8 @@
 //! run of readers costs, the limit of holders, and requests that are late.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -14,11 +16,12 @@ use tenure_servers::wire::postgres::Postgres as Wire;
 use tokio_postgres::{AsyncMessage, NoTls};
 
 use crate::late::{DelayedInserts, delayed_request};
-use crate::{LONGEST, cases, claim, own_server, password, pooler, server, sql, unique};
+use crate::{LONGEST, cases, claim, connect, own_server, password, pooler, server, sql, unique};
 
 cases! {
     random_requests_have_the_outcome_of_the_model,
     both_forms_of_a_row_are_used,
+    exclusive_claims_and_readers_meet_on_one_row,
     a_run_of_readers_is_one_statement_and_one_message_each,
     a_key_has_at_most_1024_holders,
     a_late_request_of_a_reader_does_not_shorten_its_lease,
@@ -279,6 +282,56 @@ async fn both_forms_of_a_row_are_used() -> Result<()> {
     ensure!(form(cluster, &key)? == format!("{owner} 0 0"), "{}", form(cluster, &key)?);
     ensure!(one.release(&next).await?);
     ensure!(form(cluster, &key)? == "free 0 0");
+    Ok(())
+}
+
+/// Exclusive claims acquire, try, queue, give up and release while readers come and go, over three
+/// clients. Writers keep a pair of numbers equal; readers look at it.
+async fn exclusive_claims_and_readers_meet_on_one_row() -> Result<()> {
+    let cluster = server()?;
+    let key = unique("k");
+    let pair = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..12_u64 {
+        let lock = connect(&cluster.url()).await?.lock(&key).ttl(Duration::from_secs(20));
+        let pair = pair.clone();
+        let mut state = seed() + number;
+        tasks.spawn(async move {
+            for _ in 0..25 {
+                let is_reader = number % 3 == 0;
+                let lock = if is_reader { lock.clone().shared() } else { lock.clone() };
+                let patience = Duration::from_millis(below(&mut state, 60));
+                let attempt = match below(&mut state, 4) {
+                    0 => lock.try_acquire().await?,
+                    1 => lock.acquire_within(patience).await?,
+                    _ => Attempt::Granted(lock.acquire().await?),
+                };
+                let Attempt::Granted(mut guard) = attempt else { continue };
+                let next = pair.0.load(SeqCst) + u64::from(!is_reader);
+                pair.0.store(next, SeqCst);
+                tokio::task::yield_now().await;
+                let seen = (pair.0.load(SeqCst), pair.1.load(SeqCst));
+                ensure!(seen == (next, next - u64::from(!is_reader)), "{seen:?} instead of {next}");
+                pair.1.store(next, SeqCst);
+                if below(&mut state, 4) == 0 {
+                    guard.downgrade().await?;
+                    tokio::task::yield_now().await;
+                    ensure!(pair.0.load(SeqCst) == next, "a writer beside a reader");
+                }
+                guard.release().await?;
+            }
+            Ok(())
+        });
+    }
+    while let Some(ended) = soon("all rounds", tasks.join_next()).await? {
+        ended??;
+    }
+    // The last exclusive release leaves a row that only the columns describe.
+    let last = Postgres::open(&cluster.url()).await?;
+    let claim = claim(&key)?;
+    acquire(&last, &claim).await?;
+    ensure!(last.release(&claim).await?);
+    ensure!(form(cluster, &key)? == "free 0 0", "{}", form(cluster, &key)?);
     Ok(())
 }
 
