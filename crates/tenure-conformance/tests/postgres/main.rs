@@ -8,6 +8,8 @@ mod blocked;
 mod faults;
 mod foreign_clients;
 mod late;
+mod late_readers;
+mod model;
 mod modes;
 mod notifications;
 mod pooled;
@@ -36,6 +38,8 @@ fn main() {
         blocked::CASES,
         faults::CASES,
         late::CASES,
+        late_readers::CASES,
+        model::CASES,
         modes::CASES,
         notifications::CASES,
         pooled::CASES,

@@ -1,251 +1,46 @@
-//! Shared locks and permits: the statements for mixed rows beside those for exclusive ones, what a
-//! run of readers costs, the limit of holders, and requests that are late.
+//! Shared locks and permits: the two forms of a row, what a run of readers costs, and the limits.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use tenure::backend::{Backend, Claim, HolderInfo, Mode, Owner, Scope};
-use tenure::backends::{Memory, Postgres};
-use tenure::{Attempt, FencingToken, Holding, Key};
+use tenure::backend::{Backend, Claim, Mode, Owner, Scope};
+use tenure::backends::Postgres;
+use tenure::{Attempt, FencingToken};
 use tenure_conformance::context::{SOON, soon, until};
 use tenure_servers::Cluster;
-use tenure_servers::wire::postgres::Postgres as Wire;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_postgres::{AsyncMessage, NoTls};
 
-use crate::late::{DelayedInserts, delayed_request};
+use crate::model::{below, seed};
 use crate::{LONGEST, cases, claim, connect, own_server, password, pooler, server, sql, unique};
 
 cases! {
-    random_requests_have_the_outcome_of_the_model,
     both_forms_of_a_row_are_used,
     exclusive_claims_and_readers_meet_on_one_row,
     a_run_of_readers_is_one_statement_and_one_message_each,
     a_key_has_at_most_1024_holders,
-    a_late_request_of_a_reader_does_not_shorten_its_lease,
-    a_late_request_of_a_released_reader_acquires_nothing,
-    a_renewal_that_waits_behind_a_downgrade_renews,
-    a_renewal_of_two_readers_of_a_key_extends_both,
     the_end_of_the_first_of_several_leases_is_the_time_to_try_again,
     what_readers_leave_is_swept,
     modes_work_behind_a_pooler,
 }
 
-fn with_mode(key: &str, mode: Mode) -> Result<Claim> {
+pub(crate) fn with_mode(key: &str, mode: Mode) -> Result<Claim> {
     let mut claim = claim(key)?;
     claim.mode = mode;
     Ok(claim)
 }
 
-fn reader(key: &str) -> Result<Claim> {
+pub(crate) fn reader(key: &str) -> Result<Claim> {
     with_mode(key, Mode::Shared)
 }
 
-async fn acquire(backend: &Postgres, claim: &Claim) -> Result<FencingToken> {
+pub(crate) async fn acquire(backend: &Postgres, claim: &Claim) -> Result<FencingToken> {
     Ok(soon("acquire", backend.try_acquire(claim)).await??.granted()?.token)
 }
 
-/// A random number below a limit.
-fn below(state: &mut u64, limit: u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % limit
-}
-
-/// How a case with random requests began, so that a failure can be played again.
-fn seed() -> u64 {
-    std::env::var("TENURE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(1, |since| since.as_nanos() as u64)
-    })
-}
-
-/// One request of a claim.
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Acquire,
-    Downgrade,
-    Release { unconfirmed: bool },
-    Evict,
-}
-
-/// The same requests, one after another, to `memory`, which is the rule as code, and to a row that
-/// two clients change by both kinds of statements. Every response and every listing is the same.
-async fn random_requests_have_the_outcome_of_the_model() -> Result<()> {
-    let seed = seed();
-    let mut state = seed;
-    let (one, two) =
-        (Postgres::open(&server()?.url()).await?, Postgres::open(&server()?.url()).await?);
-    for round in 0..40 {
-        let key = unique("k");
-        let mut play = Play::new(&key, round % 3 == 0, &mut state)?;
-        for number in 0..60 {
-            let backend = if below(&mut state, 2) == 0 { &one } else { &two };
-            let played = play.step(backend, &mut state).await;
-            if let Err(error) = played {
-                bail!("TENURE_SEED={seed}, round {round}, request {number}: {error:#}");
-            }
-        }
-    }
-    Ok(())
-}
-
-struct Play {
-    model: Memory,
-    claims: Vec<Claim>,
-    /// The token of each claim's last grant, at the model and at the server.
-    tokens: HashMap<Owner, (FencingToken, FencingToken)>,
-}
-
-impl Play {
-    /// Mostly exclusive claims in some rounds, so that rows change their form often.
-    fn new(key: &str, semaphore: bool, state: &mut u64) -> Result<Play> {
-        let key = Key::new(key)?;
-        let claims = (0..7).map(|_| fresh_claim(&key, semaphore, state)).collect::<Result<_>>()?;
-        Ok(Play { model: Memory::new(), claims, tokens: HashMap::new() })
-    }
-
-    async fn step(&mut self, backend: &Postgres, state: &mut u64) -> Result<()> {
-        let index = below(state, self.claims.len() as u64) as usize;
-        let step = match below(state, 12) {
-            0..6 => Step::Acquire,
-            6 => Step::Downgrade,
-            7 => Step::Evict,
-            rest => Step::Release { unconfirmed: rest == 8 },
-        };
-        self.execute(backend, index, step, state)
-            .await
-            .with_context(|| format!("{step:?} of claim {index}, {}", self.claims[index].mode))?;
-        self.compare(backend).await.with_context(|| format!("after {step:?} of claim {index}"))
-    }
-
-    async fn execute(
-        &mut self,
-        backend: &Postgres,
-        index: usize,
-        step: Step,
-        state: &mut u64,
-    ) -> Result<()> {
-        let mut claim = self.claims[index].clone();
-        match step {
-            Step::Acquire => {
-                let expected = self.model.try_acquire(&claim).await;
-                let found = soon("acquire", backend.try_acquire(&claim)).await?;
-                self.same_attempt(&claim, expected, found)?;
-            }
-            Step::Downgrade => {
-                let Some((model, server)) = self.tokens.get(&claim.owner).copied() else {
-                    return Ok(());
-                };
-                if !claim.mode.is_lock() {
-                    return Ok(());
-                }
-                (claim.mode, claim.token, claim.waits) = (Mode::Shared, Some(model), false);
-                let expected = self.model.try_acquire(&claim).await;
-                claim.token = Some(server);
-                let found = soon("downgrade", backend.try_acquire(&claim)).await?;
-                claim.token = None;
-                self.same_attempt(&claim, expected, found)?;
-            }
-            Step::Release { unconfirmed } => {
-                claim.unconfirmed = unconfirmed;
-                let expected = self.model.release(&claim).await?;
-                let found = soon("release", backend.release(&claim)).await??;
-                ensure!(expected == found || unconfirmed, "{found}, expected {expected}");
-                // A released claim sends no other request.
-                let semaphore = !claim.mode.is_lock();
-                self.claims[index] = fresh_claim(&claim.key, semaphore, state)?;
-            }
-            Step::Evict => {
-                let Some((model, server)) = self.tokens.get(&claim.owner).copied() else {
-                    return Ok(());
-                };
-                let expected = self.model.evict(&claim.key, model).await?;
-                let found = soon("evict", backend.evict(&claim.key, server)).await??;
-                ensure!(expected == found, "{found}, expected {expected}");
-            }
-        }
-        Ok(())
-    }
-
-    fn same_attempt(
-        &mut self,
-        claim: &Claim,
-        expected: tenure::Result<Attempt<tenure::backend::Grant>>,
-        found: tenure::Result<Attempt<tenure::backend::Grant>>,
-    ) -> Result<()> {
-        match (expected, found) {
-            (Ok(Attempt::Granted(expected)), Ok(Attempt::Granted(found))) => {
-                let tokens = (expected.token, found.token);
-                let known = self.tokens.insert(claim.owner, tokens);
-                let same =
-                    |known: (_, _)| known == tokens || known.0 < tokens.0 && known.1 < tokens.1;
-                ensure!(known.is_none_or(same), "{known:?}, now {tokens:?}");
-            }
-            (Ok(Attempt::Busy(expected)), Ok(Attempt::Busy(found))) => {
-                ensure!(expected.holders == found.holders, "{found:?}, expected {expected:?}");
-                ensure!(expected.ahead == found.ahead, "{found:?}, expected {expected:?}");
-                let name = |busy: &tenure::Busy| busy.holder.as_ref().map(|one| one.owner.clone());
-                ensure!(name(&expected) == name(&found), "{found:?}, expected {expected:?}");
-            }
-            (Err(expected), Err(found)) => {
-                ensure!(expected.kind() == found.kind(), "{found}, expected {expected}");
-            }
-            (expected, found) => bail!("{found:?}, expected {expected:?}"),
-        }
-        Ok(())
-    }
-
-    /// Compares holders and waiters, and learns the tokens of claims that were handed the key.
-    async fn compare(&mut self, backend: &Postgres) -> Result<()> {
-        let key = self.claims[0].key.clone();
-        let expected = self.model.list(Scope::Key(&key)).await?;
-        let found = soon("list", backend.list(Scope::Key(&key))).await??;
-        ensure!(shown(&expected) == shown(&found), "{found:#?}, expected {expected:#?}");
-        let holders = expected.iter().flat_map(|one| &one.holders);
-        let mut last = (0, 0);
-        let mut all: Vec<_> = holders.zip(found.iter().flat_map(|one| &one.holders)).collect();
-        all.sort_by_key(|(expected, _)| expected.token);
-        for (expected, found) in all {
-            let tokens = (expected.token.context("a token")?, found.token.context("a token")?);
-            ensure!(
-                tokens.0.get() > last.0 && tokens.1.get() > last.1,
-                "{tokens:?} after {last:?}"
-            );
-            last = (tokens.0.get(), tokens.1.get());
-            let owner = self.claims.iter().find(|one| one.holder_info.name() == expected.owner);
-            self.tokens.insert(owner.context("a known claim")?.owner, tokens);
-        }
-        Ok(())
-    }
-}
-
-fn fresh_claim(key: &Key, semaphore: bool, state: &mut u64) -> Result<Claim> {
-    let mut claim = Claim::new(key.clone(), Owner::random(), Duration::from_secs(600));
-    claim.mode = match below(state, 2) {
-        _ if semaphore => {
-            let of = 1 + below(state, 4) as u32;
-            Mode::permits(1 + below(state, of.into()) as u32, of)?
-        }
-        0 => Mode::Exclusive,
-        _ => Mode::Shared,
-    };
-    claim.waits = below(state, 4) > 0;
-    claim.holder_info = HolderInfo::new(claim.owner.to_string(), "", 0, "");
-    Ok(claim)
-}
-
-/// What two listings have to share: who holds and who waits, in which order and mode.
-fn shown(holdings: &[Holding]) -> Vec<(String, String, bool)> {
-    let holders = holdings.iter().flat_map(|holding| &holding.holders);
-    let holders = holders.map(|one| (one.owner.clone(), one.mode.to_string(), true));
-    let waiters = holdings.iter().flat_map(|holding| &holding.waiters);
-    let waiters = waiters.map(|one| (one.owner.clone(), one.mode.to_string(), false));
-    holders.chain(waiters).collect()
-}
-
-fn form(cluster: &Cluster, key: &str) -> Result<String> {
+pub(crate) fn form(cluster: &Cluster, key: &str) -> Result<String> {
     let text = format!(
         "SELECT coalesce(owner, 'free') || ' ' || jsonb_array_length(holders) || ' ' || \
          jsonb_array_length(queue) FROM tenure_lease WHERE key = convert_to('{key}', 'UTF8')"
@@ -336,10 +131,7 @@ async fn exclusive_claims_and_readers_meet_on_one_row() -> Result<()> {
 }
 
 /// How often the server has notified a channel, and of what.
-async fn listen(
-    cluster: &Cluster,
-    channel: &str,
-) -> Result<tokio::sync::mpsc::UnboundedReceiver<String>> {
+async fn listen(cluster: &Cluster, channel: &str) -> Result<UnboundedReceiver<String>> {
     let stream = tokio::net::TcpStream::connect(cluster.node().address()).await?;
     let mut login = tokio_postgres::Config::new();
     login.user("postgres").dbname("postgres").password(password(cluster)?);
@@ -455,108 +247,6 @@ async fn a_key_has_at_most_1024_holders() -> Result<()> {
     Ok(())
 }
 
-async fn a_late_request_of_a_reader_does_not_shorten_its_lease() -> Result<()> {
-    let cluster = own_server()?;
-    let (one, two) = (Postgres::open(&cluster.url()).await?, Postgres::open(&cluster.url()).await?);
-    let claim = reader("k")?;
-    let delayed = DelayedInserts::start(&cluster, "tenure_lease")?;
-    let late = delayed_request(&claim);
-    let late = tokio::spawn(async move { one.try_acquire(&late).await });
-    delayed.until_delayed(&cluster).await?;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let token = acquire(&two, &claim).await?;
-    let end = "SELECT holders->0->>'u' || until FROM tenure_lease";
-    let before = sql(&cluster, end)?;
-    delayed.resume()?;
-    let again = soon("the late response", late).await???.granted()?;
-    ensure!(again.token == token, "{again:?} after {token}");
-    let after = sql(&cluster, end)?;
-    ensure!(after >= before, "the lease ended at {before:?}, now at {after:?}");
-    Ok(())
-}
-
-/// The release has a tombstone. Other readers hold meanwhile, so that the late request would fit.
-async fn a_late_request_of_a_released_reader_acquires_nothing() -> Result<()> {
-    let backend = Postgres::open(&server()?.url()).await?;
-    let key = unique("k");
-    let stays = reader(&key)?;
-    acquire(&backend, &stays).await?;
-    for waits in [false, true] {
-        let mut late = reader(&key)?;
-        (late.unconfirmed, late.waits) = (true, waits);
-        ensure!(!backend.release(&late).await?);
-        let attempt = backend.try_acquire(&late).await?;
-        ensure!(matches!(attempt, Attempt::Busy(_)), "a cancelled claim holds the key");
-        let holdings = backend.list(Scope::Key(&late.key)).await?;
-        ensure!(holdings[0].holders.len() == 1 && holdings[0].waiters.is_empty(), "{holdings:?}");
-    }
-    ensure!(backend.release(&stays).await?);
-    acquire(&backend, &claim(&key)?).await?;
-    Ok(())
-}
-
-/// A foreign transaction has the row locked. A downgrade waits for it, and then a renewal, which saw
-/// the grant where it was before.
-async fn a_renewal_that_waits_behind_a_downgrade_renews() -> Result<()> {
-    let cluster = own_server()?;
-    let (one, two) = (Postgres::open(&cluster.url()).await?, Postgres::open(&cluster.url()).await?);
-    let mut claim = claim("k")?;
-    // A renewal waits for a sixteenth of it.
-    claim.ttl = Duration::from_secs(160);
-    claim.token = Some(acquire(&one, &claim).await?);
-    let mut other = Wire::connect(cluster.node().port())?;
-    other.query("BEGIN; SELECT 1 FROM tenure_lease FOR UPDATE")?;
-    let mut shared = claim.clone();
-    shared.mode = Mode::Shared;
-    let waiting = |count: usize| {
-        let cluster = &cluster;
-        let text = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
-                    AND application_name = 'tenure'";
-        until(SOON, "a statement that waits", move || async move {
-            Ok((sql(cluster, text)?.len() == count).then_some(()))
-        })
-    };
-    let downgrade = tokio::spawn(async move { one.try_acquire(&shared).await });
-    waiting(1).await?;
-    let renewed = claim.clone();
-    let renewal = tokio::spawn(async move { two.renew(&[renewed]).await.remove(0) });
-    waiting(2).await?;
-    other.query("ROLLBACK")?;
-    soon("the downgrade", downgrade).await???.granted()?;
-    soon("the renewal", renewal).await???;
-    ensure!(form(&cluster, "k")? == "~shared 1 0");
-    Ok(())
-}
-
-async fn a_renewal_of_two_readers_of_a_key_extends_both() -> Result<()> {
-    let cluster = own_server()?;
-    let backend = Postgres::open(&cluster.url()).await?;
-    let (mut one, mut two, stays) = (reader("k")?, reader("k")?, reader("k")?);
-    for claim in [&mut one, &mut two] {
-        claim.token = Some(acquire(&backend, claim).await?);
-        claim.ttl = Duration::from_secs(600);
-    }
-    acquire(&backend, &stays).await?;
-    let mut stale = one.clone();
-    stale.token = two.token;
-    let gone = reader("k")?;
-    let renewed = backend.renew(&[one.clone(), two.clone(), stale, gone]).await;
-    let outcomes: Vec<_> = renewed.iter().map(Result::is_ok).collect();
-    ensure!(outcomes == [true, true, false, false], "{renewed:?}");
-    let holdings = backend.list(Scope::Key(&one.key)).await?;
-    let long = Duration::from_secs(500);
-    let extended: Vec<_> = holdings[0]
-        .holders
-        .iter()
-        .map(|one| one.ttl_left.is_some_and(|left| left > long))
-        .collect();
-    ensure!(extended == [true, true, false], "{holdings:?}");
-    // What a client of an earlier version sees.
-    let until = sql(&cluster, "SELECT until > now() + interval '500 s' FROM tenure_lease")?;
-    ensure!(until == ["t"]);
-    Ok(())
-}
-
 async fn the_end_of_the_first_of_several_leases_is_the_time_to_try_again() -> Result<()> {
     let backend = Postgres::open(&server()?.url()).await?;
     let key = unique("k");
@@ -587,8 +277,9 @@ async fn what_readers_leave_is_swept() -> Result<()> {
     acquire(&backend, &ends).await?;
     sql(
         &cluster,
-        "UPDATE tenure_lease SET until = now() - interval '2 minutes', holders = jsonb_set(holders, \
-         '{0,u}', to_jsonb(now() - interval '2 minutes')) WHERE key = 'ended'",
+        "UPDATE tenure_lease SET until = now() - interval '2 minutes', \
+         holders = jsonb_set(holders, '{0,u}', to_jsonb(now() - interval '2 minutes')) \
+         WHERE key = 'ended'",
     )?;
     // A tombstone is kept for as long as it lasts, also on a row that was free for long.
     let mut cancelled = claim("cancelled")?;

@@ -1,24 +1,24 @@
 //! The statements of `mode=lease` for keys that are mixed: a holder or a waiter is not exclusive.
 //!
-//! **Two paths.** A key that only exclusive claims use is changed by the statements of `lease`, which
-//! do nothing to a mixed one. The statements here are right for every row, and cost more: they see
-//! the holder in the columns as one of the holders, apply the rule of [`Mode`](crate::backend::Mode)
-//! to all, and write the row back in the form that its holders need. Both change the row under its
-//! lock, and look at the form of the row that they have locked, so that they may meet on one row in
-//! any order.
+//! **Two paths.** A key that only exclusive claims use is changed by the statements of `lease`,
+//! which do nothing to a mixed one. The statements here are right for every row, and cost more:
+//! they see the holder in the columns as one of the holders, apply the rule of
+//! [`Mode`](crate::backend::Mode) to all, and write the row back in the form that its holders need.
+//! Both change the row under its lock, and look at the form of the row that they have locked, so
+//! that they may meet on one row in any order.
 //!
-//! **State.** `holders`: the grants that are alive together, the oldest first. An element has what a
-//! queue entry has, and its token `t`. Only claims that are not exclusive have `m`, which is 1 and
-//! marks them, and `w`, the weight; permits have `l`, the limit. `d` is on a grant that was
+//! **State.** `holders`: the grants that are alive together, the oldest first. An element has what
+//! a queue entry has, and its token `t`. Only claims that are not exclusive have `m`, which is 1
+//! and marks them, and `w`, the weight; permits have `l`, the limit. `d` is on a grant that was
 //! downgraded: how many tokens it owns. `f` is on the grants that the last statement made.
-//! - *One exclusive holder* is in the columns `owner`, `token`, `until` … as on every other row, also
-//!   while others wait.
+//! - *One exclusive holder* is in the columns `owner`, `token`, `until` … as on every other row,
+//!   also while others wait.
 //! - *All others* are in `holders`. The row's `owner` is then `~shared` or `~permits`, which is no
 //!   claim, `until` the last end of a lease, and `token` the highest that the key has given out.
 //!
 //! So a client of an earlier version, which knows only the columns, sees a key that is held in
-//! whichever mode as held. What is in `holders` counts only while `owner` is a marker: such a client
-//! does not clear it when it grants an expired row.
+//! whichever mode as held. What is in `holders` counts only while `owner` is a marker: such a
+//! client does not clear it when it grants an expired row.
 //!
 //! **Invariants** are those of `lease`. A run of readers takes its tokens from one draw: the
 //! sequence is 1024 further with each, and a run has at most 257. A client acquires in other modes
@@ -32,8 +32,8 @@ use crate::backends::postgres::connection::statement::Sql;
 
 /// The holders and the queue of row `l` after a claim has been acquired, repeated or queued. In
 /// `q`, a claim that does not wait is behind the last one that may stay, for this statement only.
-/// `mine`: the claim holds the key; `queued`: it has a queue entry; `cancelled`: it has a tombstone;
-/// `other`: the key is in use as the other kind.
+/// `mine`: the claim holds the key; `queued`: it has a queue entry; `cancelled`: it has a
+/// tombstone; `other`: the key is in use as the other kind.
 macro_rules! after_request {
     () => {
         concat!(
@@ -129,9 +129,9 @@ FROM (SELECT l.*, n, ",
     types: &[Type::BYTEA, Type::TEXT, Type::FLOAT8, Type::TEXT, Type::BOOL, Type::TEXT, Type::TEXT],
 };
 
-/// Makes the grant with a token shared, keeps the token, and hands the key off to the readers at the
-/// head of the queue. Changes that grant or nothing: `is_held` is whether it is there. $1 key, $2
-/// owner, $3 token, $4 ttl in seconds.
+/// Makes the grant with a token shared, keeps the token, and hands the key off to the readers at
+/// the head of the queue. Changes that grant or nothing: `is_held` is whether it is there. $1 key,
+/// $2 owner, $3 token, $4 ttl in seconds.
 pub(crate) static DOWNGRADE: Sql = Sql {
     text: concat!(
         "WITH r AS (UPDATE @.tenure_lease l SET ",

@@ -160,8 +160,8 @@ SELECT prior = $2 AS was_held, CASE WHEN owner IS NOT NULL
 /// so that the request acquires nothing if it is carried out after this. Inserts a free row if
 /// there is none, since the tombstone has to be somewhere. $1 key, $2 owner.
 ///
-/// It always returns a row, unless the row is mixed. So a release that is repeated because its response was lost learns from
-/// `prior` that the first one did release the lock.
+/// It always returns a row, unless the row is mixed. So a release that is repeated because its
+/// response was lost learns from `prior` that the first one did release the lock.
 pub(crate) static RELEASE_WITH_TOMBSTONE: Sql = Sql {
     text: concat!(
         "WITH r AS (
@@ -187,8 +187,8 @@ SELECT prior = $2 AS was_held, CASE WHEN owner IS NOT NULL
     types: &[Type::BYTEA, Type::TEXT],
 };
 
-/// Owner and channel of the grant with this token, in tables that an earlier version made. $1 key, $2
-/// token.
+/// Owner and channel of the grant with this token, in tables that an earlier version made. $1 key,
+/// $2 token.
 pub(crate) static FIND_GRANT: Sql = Sql {
     text: "SELECT owner, chan FROM @.tenure_lease \
            WHERE key = $1 AND token = $2 AND owner IS NOT NULL AND until > clock_timestamp()",
@@ -248,8 +248,8 @@ macro_rules! of_waiters {
     };
 }
 
-/// The clock must not go on between two of its arrays, whose elements belong together. Tables that an
-/// earlier version made have no column `holders`, and no row that needs it.
+/// The clock must not go on between two of its arrays, whose elements belong together. Tables that
+/// an earlier version made have no column `holders`, and no row that needs it.
 macro_rules! list {
     ($scope:literal) => {
         concat!(

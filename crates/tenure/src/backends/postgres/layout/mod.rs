@@ -1,7 +1,8 @@
 //! What tenure stores in a PostgreSQL database: its tables, and the statements that use them.
 //!
 //! - `schema`, `schema.sql`: the tables and the sequence, and how they are created
-//! - `lease`: the statements of `mode=lease` on `tenure_lease`, for keys that only exclusive claims use
+//! - `lease`: the statements of `mode=lease` on `tenure_lease`, for keys that only exclusive claims
+//!   use
 //! - `holders`: the same for keys with holders or waiters of other modes
 //! - `rule`: what the queue hands out, as an expression
 //! - `renewal`: the renewals of both

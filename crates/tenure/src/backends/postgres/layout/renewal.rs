@@ -1,5 +1,5 @@
-//! The statements that renew leases of `mode=lease`: of holders that are in the columns of their row
-//! (exclusive ones), and of those in `holders` (see `holders`).
+//! The statements that renew leases of `mode=lease`: of holders that are in the columns of their
+//! row (exclusive ones), and of those in `holders` (see `holders`).
 //!
 //! Where a grant is may change while its claim does not know: a downgrade moves it, and a client of
 //! an earlier version may have granted a reader's queue entry as if it were exclusive. So each says
@@ -46,8 +46,8 @@ FROM s WHERE l.key = $1 AND l.owner = $2 AND l.token = coalesce($4, l.token)
     types: &[Type::BYTEA, Type::TEXT, Type::FLOAT8, Type::INT8, Type::TEXT],
 };
 
-/// Whether element `e` is a grant of the owner `$owner` that has not ended at `$clock`. A token that
-/// is not NULL has to be its token.
+/// Whether element `e` is a grant of the owner `$owner` that has not ended at `$clock`. A token
+/// that is not NULL has to be its token.
 macro_rules! is_grant_of {
     ($owner:literal, $token:literal, $clock:literal) => {
         concat!(
@@ -124,8 +124,8 @@ LEFT JOIN @.tenure_lease l ON l.key = r.key ORDER BY r.i"
     types: &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY, Type::INT8_ARRAY],
 };
 
-/// As [`RENEW_LOCKED`], for a grant in `holders`. $1 key, $2 owner, $3 ttl, $4 token, $5 how long to
-/// wait.
+/// As [`RENEW_LOCKED`], for a grant in `holders`. $1 key, $2 owner, $3 ttl, $4 token, $5 how long
+/// to wait.
 pub(crate) static RENEW_HOLDER_LOCKED: Sql = Sql {
     text: concat!(
         "WITH s AS MATERIALIZED (SELECT set_config('lock_timeout', $5, true)),

@@ -1,9 +1,9 @@
 //! The rule of [`Mode`](crate::backend::Mode) as an expression of SQL, for the statements of
 //! `holders`.
 //!
-//! **The three steps that are easily forgotten** are one expression, `serve`, in every statement: it
-//! hands the key to the head of the queue for as long as it fits, also if only a waiter has left, the
-//! first of several leases has ended, or a lock was downgraded.
+//! **The three steps that are easily forgotten** are one expression, `serve`, in every statement:
+//! it hands the key to the head of the queue for as long as it fits, also if only a waiter has
+//! left, the first of several leases has ended, or a lock was downgraded.
 
 /// The holders of row `l` whose leases have not ended at `n`.
 macro_rules! live_holders {

@@ -40,15 +40,15 @@ static READ_EXISTING: Sql = Sql {
 /// `tenure schema postgres` prints them for an operator who may. They are idempotent.
 pub const SCHEMA: &str = include_str!("schema.sql");
 
-/// What [`SCHEMA`] has and tables of earlier versions do not. In this order: statements that acquire
-/// lock the table first, then the sequence.
+/// What [`SCHEMA`] has and tables of earlier versions do not. In this order: statements that
+/// acquire lock the table first, then the sequence.
 const UPGRADE: [&str; 3] = [
     "ALTER TABLE public.tenure_lease ADD COLUMN IF NOT EXISTS holders jsonb NOT NULL DEFAULT '[]';",
     "ALTER TABLE public.tenure_lease ALTER COLUMN holders SET STORAGE MAIN;",
     "ALTER SEQUENCE public.tenure_token INCREMENT BY 1024;",
 ];
-/// While an upgrade waits for the table, every other statement waits behind it. So it gives up soon,
-/// and is tried again a few times.
+/// While an upgrade waits for the table, every other statement waits behind it. So it gives up
+/// soon, and is tried again a few times.
 const UPGRADE_SETUP: &str = "SET LOCAL lock_timeout = '100ms'; ";
 const UPGRADE_ATTEMPTS: u32 = 3;
 const UPGRADE_PAUSE: Duration = Duration::from_millis(50);

@@ -9,10 +9,10 @@
 //! only if `is_current` is true and the row's owner is this claim. That covers a grant by an
 //! earlier request whose response was lost, and a handoff while this request was on its way.
 //!
-//! **Mixed rows.** The statement for exclusive claims does nothing to a row that has a holder or waiter
-//! of another mode. The response is then the row as it was, and it explains no refusal: the claim
-//! waits, or holds the lock, or the lock is free, or readers hold it. The statement for all rows is
-//! sent next.
+//! **Mixed rows.** The statement for exclusive claims does nothing to a row that has a holder or
+//! waiter of another mode. The response is then the row as it was, and it explains no refusal: the
+//! claim waits, or holds the lock, or the lock is free, or readers hold it. The statement for all
+//! rows is sent next.
 //!
 //! **The race with pushed grants.** A release hands the lock off to the first waiter and pushes the
 //! token to it, over the listening connection. This response comes over any connection. So either

@@ -13,9 +13,9 @@
 //! out is repeated with a tombstone. That is idempotent: the row remembers in `prior` which claim
 //! released it last, so that the repetition still reports `true`.
 //!
-//! **Mixed rows.** The statement for exclusive claims does nothing to a row that has a holder or waiter
-//! of another mode, which may be this claim's own grant after a downgrade. That it did nothing may
-//! also mean that there was nothing to do; the statement for all rows then finds out.
+//! **Mixed rows.** The statement for exclusive claims does nothing to a row that has a holder or
+//! waiter of another mode, which may be this claim's own grant after a downgrade. That it did
+//! nothing may also mean that there was nothing to do; the statement for all rows then finds out.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Reads the response to a request for any mode: `layout::holders::ACQUIRE`.
 //!
-//! As for exclusive claims: either the row after the statement (`is_current`), or the row as it was,
-//! if the claim was refused without a change. The claim holds the key if and only if `is_current` is
-//! true and it is one of the holders.
+//! As for exclusive claims: either the row after the statement (`is_current`), or the row as it
+//! was, if the claim was refused without a change. The claim holds the key if and only if
+//! `is_current` is true and it is one of the holders.
 //!
 //! **A busy response shows the token of the row**, the highest that the key has given out, and not
 //! that of a holder: a push to this claim that is not above it is of a grant that has ended since.
