@@ -77,5 +77,5 @@ where
 
 fn granted(pool: &Pool, claim: &Claim, token: FencingToken) -> Attempt<Grant> {
     pool.push.unregister(claim.owner);
-    Attempt::Granted(pool.grant(claim, token))
+    Attempt::Granted(Grant::new(token, claim.ttl))
 }

@@ -121,7 +121,7 @@ impl Pool {
         self.has_modes.load(Ordering::Relaxed)
     }
 
-    /// A grant to this claim. An exclusive one owns all tokens up to the next draw.
+    /// A grant of `mode=lease` to this claim. An exclusive one owns all tokens up to the next draw.
     pub(crate) fn grant(&self, claim: &Claim, token: FencingToken) -> Grant {
         if claim.mode == Mode::Exclusive && self.has_modes() {
             return Grant::with_range(token, claim.ttl);

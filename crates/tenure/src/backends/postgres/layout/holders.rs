@@ -104,7 +104,8 @@ SELECT is_current, token, ",
         " AS is_mixed,
        CASE WHEN owner = $2 THEN token ELSE (SELECT (e->>'t')::bigint
          FROM jsonb_array_elements(lh) x(e) WHERE e->>'o' = $2) END AS own_token,
-       coalesce(((lh || queue)->0 ? 'l') <> ($7::jsonb ? 'l'), false) AS is_other_kind,
+       coalesce((CASE WHEN is_current THEN lh || queue ELSE lh END->0 ? 'l')
+                <> ($7::jsonb ? 'l'), false) AS is_other_kind,
        jsonb_array_length(lh) AS holders, lh->0->>'n' AS note,
        concat_ws(' ', lh->0->>'w', lh->0->>'l') AS mode,
        (lh->0->>'t')::int8 AS holder_token,

@@ -97,7 +97,7 @@ async fn acquire_with_others(pool: &Arc<Pool>, claim: &Claim) -> Result<Option<A
     let rows = match pool.query(&holders::ACQUIRE, values).await {
         // Tables of an earlier version have no mixed rows: the lease of a holder ended while its
         // row was read.
-        Err(error) if is_missing_column(&error) => {
+        Err(error) if claim.mode == Mode::Exclusive && is_missing_column(&error) => {
             pool.mixed.set(&claim.key, false);
             return Ok(None);
         }
