@@ -37,7 +37,8 @@ static READ_EXISTING: Sql = Sql {
 /// in the schema `public`.
 ///
 /// A client executes them when it connects, if it may create tables; otherwise
-/// `tenure schema postgres` prints them for an operator who may. They are idempotent.
+/// `tenure schema postgres` prints them for an operator who may. They are idempotent, and upgrade
+/// the tables of an earlier version.
 pub const SCHEMA: &str = include_str!("schema.sql");
 
 /// What [`SCHEMA`] has and tables of earlier versions do not. In this order: statements that
