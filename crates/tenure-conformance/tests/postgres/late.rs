@@ -28,10 +28,10 @@ cases! {
 
 /// Delays inserts whose note is `held-up`, after everything in them was computed and before they
 /// are carried out, until the test resumes them.
-struct DelayedInserts(Wire);
+pub(crate) struct DelayedInserts(Wire);
 
 impl DelayedInserts {
-    fn start(cluster: &Cluster, table: &str) -> Result<DelayedInserts> {
+    pub(crate) fn start(cluster: &Cluster, table: &str) -> Result<DelayedInserts> {
         let mut wire = Wire::connect(cluster.node().port())?;
         wire.query("SELECT pg_advisory_lock(4711)")?;
         wire.query(&format!(
@@ -45,7 +45,7 @@ impl DelayedInserts {
     }
 
     /// Returns when a request is delayed.
-    async fn until_delayed(&self, cluster: &Cluster) -> Result<()> {
+    pub(crate) async fn until_delayed(&self, cluster: &Cluster) -> Result<()> {
         let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
         until(SOON, "a request that is delayed", || async {
             Ok((sql(cluster, waiting)? == ["1"]).then_some(()))
@@ -53,14 +53,14 @@ impl DelayedInserts {
         .await
     }
 
-    fn resume(mut self) -> Result<()> {
+    pub(crate) fn resume(mut self) -> Result<()> {
         self.0.query("SELECT pg_advisory_unlock(4711)").map(drop)?;
         Ok(())
     }
 }
 
 /// A request of the same claim that will be delayed.
-fn delayed_request(claim: &Claim) -> Claim {
+pub(crate) fn delayed_request(claim: &Claim) -> Claim {
     let mut late = claim.clone();
     late.holder_info = HolderInfo::new("held-up", "", 0, "");
     late

@@ -8,10 +8,14 @@ mod blocked;
 mod faults;
 mod foreign_clients;
 mod late;
+mod late_readers;
+mod model;
+mod modes;
 mod notifications;
 mod pooled;
 mod pooler;
 mod tables;
+mod upgrade;
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -34,10 +38,14 @@ fn main() {
         blocked::CASES,
         faults::CASES,
         late::CASES,
+        late_readers::CASES,
+        model::CASES,
+        modes::CASES,
         notifications::CASES,
         pooled::CASES,
         foreign_clients::CASES,
         tables::CASES,
+        upgrade::CASES,
     ]
     .concat();
     let trials = cases.into_iter().map(|case| trial(case, missing.as_deref())).collect();

@@ -126,6 +126,12 @@ async fn a_request_that_timed_out_is_cancelled_at_the_server() -> Result<()> {
             || async { Ok(sql(&cluster, hanging)?.is_empty().then_some(())) },
         )
         .await?;
+        // Its connection is closed now, and not when it is replaced: the server keeps what a
+        // session has for as long as that.
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure'";
+        let listens = if pooler == "no" { "1" } else { "0" };
+        let closed = || async { Ok((sql(&cluster, sessions)? == [listens]).then_some(())) };
+        until(SOON, &format!("pooler={pooler}: the end of the connection"), closed).await?;
     }
     Ok(())
 }

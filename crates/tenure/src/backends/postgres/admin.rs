@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::config::LockMode;
 use super::connection::pool::Pool;
 use super::connection::statement::values;
-use super::error;
-use super::layout::columns::{get, holding, key_bytes, key_range};
-use super::layout::{lease, registry};
+use super::error::{self, is_missing_column};
+use super::layout::columns::{get, holding, key_bytes, key_range, lease_holding};
+use super::layout::{holders, lease, registry};
 use crate::backend::{Holding, Scope};
 use crate::error::Result;
 use crate::key::Key;
@@ -22,13 +22,16 @@ const CHECKS_BEFORE_TERMINATION: u32 = 100;
 
 pub(super) async fn list(pool: &Arc<Pool>, scope: Scope<'_>) -> Result<Vec<Holding>> {
     let rows = match pool.config.mode {
-        LockMode::Lease => match scope {
-            Scope::Key(key) => pool.query(&lease::LIST_KEY, values![key_bytes(key)]).await?,
-            Scope::Prefix(prefix) => {
-                let (from, to) = key_range(prefix);
-                pool.query(&lease::LIST_RANGE, values![from, to]).await?
-            }
-        },
+        LockMode::Lease => {
+            let rows = match scope {
+                Scope::Key(key) => pool.query(&lease::LIST_KEY, values![key_bytes(key)]).await?,
+                Scope::Prefix(prefix) => {
+                    let (from, to) = key_range(prefix);
+                    pool.query(&lease::LIST_RANGE, values![from, to]).await?
+                }
+            };
+            return rows.iter().filter_map(|row| lease_holding(row).transpose()).collect();
+        }
         LockMode::Session => {
             let (from, to) = registry_range(scope);
             pool.query(&registry::LIST_SESSIONS, values![from, to]).await?
@@ -64,16 +67,26 @@ pub(super) async fn evict(pool: &Arc<Pool>, key: &Key, token: FencingToken) -> R
 
 async fn evict_lease(pool: &Arc<Pool>, key: &Key, token: FencingToken) -> Result<bool> {
     let values = || values![key_bytes(key), token.as_i64()];
-    let found = pool.query(&lease::FIND_GRANT, values()).await?;
+    let found = match pool.query(&holders::FIND_GRANT, values()).await {
+        // An earlier version made the tables.
+        Err(error) if is_missing_column(&error) => pool.query(&lease::FIND_GRANT, values()).await?,
+        found => found?,
+    };
     let Some(row) = found.first() else { return Ok(false) };
     let owner: String = get(row, "owner")?;
     let channel: String = get(row, "chan")?;
-    let evicted = !pool.query(&lease::EVICT, values()).await?.is_empty();
-    if evicted {
-        // A hint: without it the holder learns of the eviction at its next renewal.
-        pool.query(&lease::NOTIFY, values![channel, format!("lost {owner}")]).await?;
+    let mut with_owner = values();
+    with_owner.extend(values![owner.clone()]);
+    let evicted = match pool.query(&holders::EVICT, with_owner).await {
+        Err(error) if is_missing_column(&error) => pool.query(&lease::EVICT, values()).await?,
+        evicted => evicted?,
+    };
+    if evicted.is_empty() {
+        return Ok(false);
     }
-    Ok(evicted)
+    // A hint: without it the holder learns of the eviction at its next renewal.
+    pool.query(&lease::NOTIFY, values![channel, format!("lost {owner}")]).await?;
+    Ok(true)
 }
 
 /// Tells the holder's client to release, so that the other locks of its session stay. If it does

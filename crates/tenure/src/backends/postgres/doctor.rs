@@ -12,6 +12,7 @@ use super::layout::columns::get;
 use super::session::limits::HAS_IDLE_SESSION_TIMEOUT;
 use crate::error::Result;
 use crate::finding::{Finding, Severity};
+use crate::token::TOKENS_PER_GRANT;
 
 static READ_FACTS: Sql = Sql {
     text: "SELECT current_setting('server_version_num')::int4 AS version_number,
@@ -39,6 +40,10 @@ static READ_FACTS: Sql = Sql {
       AND i.indnkeyatts = 1 AND a.attname = 'key') AS has_unique_key,
   (SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass('@.tenure_token'))
     AS sequence_cache,
+  (SELECT seqincrement FROM pg_sequence WHERE seqrelid = to_regclass('@.tenure_token'))
+    AS sequence_step,
+  EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass('@.tenure_lease')
+    AND attname = 'holders' AND NOT attisdropped) AS has_holders,
   current_setting('TimeZone') AS time_zone,
   to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') AS utc_now,
   ARRAY(SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -60,6 +65,9 @@ pub(super) async fn doctor(pool: &Arc<Pool>) -> Result<Vec<Finding>> {
     findings.push(schema(pool, row)?);
     findings.push(index(row)?);
     findings.push(sequence(row)?);
+    if pool.config.mode == LockMode::Lease {
+        findings.push(modes(pool, row)?);
+    }
     findings.push(clock(row)?);
     findings.push(pooler_in_front(pool).await?);
     Ok(findings)
@@ -198,15 +206,34 @@ fn index(row: &Row) -> Result<Finding> {
 
 fn sequence(row: &Row) -> Result<Finding> {
     let cache: Option<i64> = get(row, "sequence_cache")?;
-    Ok(match cache {
-        Some(1) => Finding::good("tokens", "the sequence has no cache"),
-        _ => Finding::new(
-            Severity::Fault,
-            "tokens",
-            "the sequence has a cache and mixes their order",
-        )
-        .advise("ALTER SEQUENCE tenure_token CACHE 1, in the schema of the tables"),
-    })
+    if cache != Some(1) {
+        let detail = "the sequence has a cache and mixes their order";
+        return Ok(Finding::new(Severity::Fault, "tokens", detail)
+            .advise("ALTER SEQUENCE tenure_token CACHE 1, in the schema of the tables"));
+    }
+    let step: Option<i64> = get(row, "sequence_step")?;
+    if get(row, "has_holders")? && step.is_none_or(|step| step < i64::from(TOKENS_PER_GRANT)) {
+        let detail =
+            "the sequence counts in steps that are too small: two readers may get one token";
+        return Ok(Finding::new(Severity::Fault, "tokens", detail)
+            .advise("ALTER SEQUENCE tenure_token INCREMENT BY 1024, in the schema of the tables"));
+    }
+    Ok(Finding::good("tokens", "the sequence has no cache"))
+}
+
+/// Tables of an earlier version do for exclusive locks.
+fn modes(pool: &Pool, row: &Row) -> Result<Finding> {
+    if !get::<bool>(row, "has_holders")? {
+        let detail = "an earlier version made the tables: exclusive locks only";
+        return Ok(Finding::new(Severity::Notice, "modes", detail).advise(
+            "let their owner run `tenure schema postgres | psql`, and restart the clients",
+        ));
+    }
+    if !pool.has_modes() {
+        let detail = "the tables were upgraded after this client started: exclusive locks only";
+        return Ok(Finding::new(Severity::Notice, "modes", detail).advise("restart the client"));
+    }
+    Ok(Finding::good("modes", "shared locks and semaphores can be used"))
 }
 
 fn clock(row: &Row) -> Result<Finding> {

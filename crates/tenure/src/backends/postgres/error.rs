@@ -24,6 +24,11 @@ pub(super) fn is_aborted(error: &Error) -> bool {
     code(error) == Some(&SqlState::IN_FAILED_SQL_TRANSACTION)
 }
 
+/// Whether the table has no such column: an earlier version made it.
+pub(super) fn is_missing_column(error: &Error) -> bool {
+    code(error) == Some(&SqlState::UNDEFINED_COLUMN)
+}
+
 /// The code of the error response, if one is the cause of this error.
 fn code(error: &Error) -> Option<&SqlState> {
     let source = std::error::Error::source(error)?;

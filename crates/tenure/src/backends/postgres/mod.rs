@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Scope, Wakeup};
+use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Modes, Scope, Wakeup};
 use crate::error::Result;
 use crate::finding::Finding;
 use crate::hosted::Hosted;
@@ -64,7 +64,7 @@ const MIN_TTL_OF_SESSIONS: Duration = Duration::from_secs(1);
 pub(crate) async fn open(url: Url) -> Result<Postgres> {
     let pool = Pool::new(Config::from_url(url)?);
     let mode = if pool.config.pooled { ModeState::Lease } else { start(&pool).await? };
-    schema::create_if_missing(&pool).await?;
+    schema::prepare(&pool).await?;
     sweep::start(&pool);
     Ok(Postgres { pool, mode: Arc::new(mode) })
 }
@@ -155,7 +155,9 @@ impl Backend for Postgres {
         let min_ttl = if is_lease { MIN_TTL } else { MIN_TTL_OF_SESSIONS };
         // The other modes use a connection of the client for the attempt.
         let busy_leaves_nothing = is_lease;
-        Info { min_ttl, wakeup, busy_leaves_nothing, ..Info::new("postgres") }
+        let has_modes = is_lease && self.pool.has_modes();
+        let modes = if has_modes { Modes::ALL } else { Modes::default() };
+        Info { min_ttl, wakeup, busy_leaves_nothing, modes, ..Info::new("postgres") }
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {

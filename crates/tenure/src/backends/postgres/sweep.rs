@@ -17,12 +17,12 @@ use super::layout::columns::{bytes_literal, get};
 use crate::error::Result;
 use crate::support::backoff::jitter;
 
-/// Whether a row may be removed: it ended longer ago than a tombstone lasts, and has no live
-/// waiter.
+/// Whether a row may be removed: it ended a minute ago, and has no live waiter and no tombstone.
 macro_rules! expired {
     () => {
         "until < clock_timestamp() - interval '1 minute' AND NOT EXISTS (SELECT 1 \
-         FROM jsonb_array_elements(queue) e WHERE (e->>'u')::timestamptz > clock_timestamp())"
+         FROM jsonb_array_elements(queue || gone) e \
+         WHERE (e->>'u')::timestamptz > clock_timestamp())"
     };
 }
 
@@ -33,7 +33,7 @@ static FIND_EXPIRED: Sql = Sql {
         "SELECT count(*) FILTER (WHERE ",
         expired!(),
         ") AS expired, (array_agg(key ORDER BY key DESC))[1] AS last \
-         FROM (SELECT key, until, queue FROM @.tenure_lease \
+         FROM (SELECT key, until, queue, gone FROM @.tenure_lease \
            WHERE key > $1 ORDER BY key LIMIT 2000) s"
     ),
     types: &[Type::BYTEA],

@@ -18,7 +18,7 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(super) async fn until_free(pool: &Pool, claim: &Claim) -> Option<Grant> {
     match pool.push.wait(claim.owner).await {
-        Some(Signal::Granted { token, .. }) => Some(Grant::new(token, claim.ttl)),
+        Some(Signal::Granted { token, .. }) => Some(pool.grant(claim, token)),
         // An evicted claim sends another request too: the eviction may be of an earlier grant.
         Some(Signal::Recheck { .. } | Signal::Evicted { .. }) => None,
         // The claim does not wait in the queue, so that no message will come.

@@ -52,7 +52,7 @@ impl Endpoint {
         let (ending, ended) = watch::channel(());
         let refused = |error| error::from_connect(config, &self.host, self.port, error);
         let socket = self.connect().await.map_err(|error| self.unreached(error))?;
-        let handle = socket.handle();
+        let handle = Arc::downgrade(&socket.handle());
         let push = push.clone();
         let (client, driven) = match self.tls.as_ref().filter(|_| self.unix_socket().is_none()) {
             None => {

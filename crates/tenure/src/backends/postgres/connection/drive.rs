@@ -14,7 +14,7 @@
 //! caller that is dropped hands its future to such a task.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::thread::ThreadId;
 use std::time::Instant;
@@ -43,9 +43,12 @@ pub(crate) struct Driven {
     waker: Arc<QuietWaker>,
     background: AbortHandle,
     runtime: Handle,
-    /// The thread that reads in the background, which must not wait for a response.
-    thread: ThreadId,
-    socket: Arc<SocketHandle>,
+    /// The thread that reads in the background, which must not wait for a response. Set by it: the
+    /// caller of a dial may be another one.
+    thread: Arc<OnceLock<ThreadId>>,
+    /// The socket belongs to the driver alone: it is closed when the connection ends, which is what
+    /// ends the session at the server, also if this value lives on.
+    socket: Weak<SocketHandle>,
     short_wait: ShortWait,
 }
 
@@ -54,7 +57,7 @@ impl Driven {
     /// runtime.
     pub(crate) fn start<S, T>(
         mut connection: tokio_postgres::Connection<S, T>,
-        socket: Arc<SocketHandle>,
+        socket: Weak<SocketHandle>,
         push: Arc<PushRouter>,
         ending: watch::Sender<()>,
     ) -> Driven
@@ -71,8 +74,11 @@ impl Driven {
         }));
         let ends = EndWithBackground(driver.clone());
         let running = driver.clone();
+        let thread = Arc::<OnceLock<ThreadId>>::default();
+        let of_background = thread.clone();
         let background = tokio::spawn(async move {
             let _ends = ends;
+            of_background.get_or_init(|| std::thread::current().id());
             running.run().await;
         });
         Driven {
@@ -80,7 +86,7 @@ impl Driven {
             waker,
             background: background.abort_handle(),
             runtime: Handle::current(),
-            thread: std::thread::current().id(),
+            thread,
             socket,
             short_wait: ShortWait::default(),
         }
@@ -126,7 +132,8 @@ impl Driven {
 
     /// How a caller that is alone awaits its response.
     fn first_poll(&self) -> Wait {
-        if std::thread::current().id() == self.thread {
+        let here = std::thread::current().id();
+        if self.thread.get().is_none_or(|thread| *thread == here) {
             Wait::NotCounted
         } else if self.short_wait.is_allowed() {
             Wait::OnThisThread
@@ -139,8 +146,9 @@ impl Driven {
     /// Meanwhile the background is not woken by what arrives. The caller polls the call again if
     /// this is pending; only then is its waker registered.
     fn send_and_wait<T>(&self, call: &mut Pin<Box<impl Future<Output = T>>>) -> Poll<T> {
+        let Some(socket) = self.socket.upgrade() else { return Poll::Pending };
         let mut context = Context::from_waker(Waker::noop());
-        let held_back = self.socket.hold_back();
+        let held_back = socket.hold_back();
         let sent = self.waker.drive_after(&self.driver, || call.as_mut().poll(&mut context));
         if sent.is_ready() {
             return sent;

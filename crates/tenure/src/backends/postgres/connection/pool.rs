@@ -6,6 +6,7 @@
 //! hands a lock off. So statements have connections of their own. There is one, and others are
 //! opened only when statements queue up.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,12 +16,14 @@ use tokio_postgres::Row;
 use super::Connection;
 use super::setup::SESSION_SETUP;
 use super::statement::{Sql, SqlValue};
-use crate::backend::Owner;
+use crate::backend::{Claim, Grant, Mode, Owner};
 use crate::backends::postgres::config::Config;
+use crate::backends::postgres::lease::mixed_keys::MixedKeys;
 use crate::backends::postgres::push::PushRouter;
 use crate::error::Result;
 use crate::support::reconnect::{Connector, Reconnect};
 use crate::support::sync::Mutex;
+use crate::token::FencingToken;
 
 /// The connections of a client that hold no lock themselves, and what its modes share.
 pub(crate) struct Pool {
@@ -28,6 +31,11 @@ pub(crate) struct Pool {
     pub(crate) push: Arc<PushRouter>,
     /// The channel on which the server notifies this client.
     pub(crate) channel: String,
+    /// Whether the tables have what other modes than exclusive need. Found out when the client
+    /// starts (see `layout::schema`), and never true too early.
+    pub(crate) has_modes: AtomicBool,
+    /// The keys that were mixed when last seen.
+    pub(crate) mixed: MixedKeys,
     /// Listens on the channel, and executes nothing. There is none behind a pooler.
     listener: Reconnect<ListenerConnector>,
     /// The first connection for statements.
@@ -99,12 +107,26 @@ impl Pool {
             config,
             push,
             channel,
+            has_modes: AtomicBool::new(false),
+            mixed: MixedKeys::default(),
             listener,
             first,
             others: Mutex::default(),
             growing: tokio::sync::Mutex::default(),
             bypass: tokio::sync::Mutex::default(),
         })
+    }
+
+    pub(crate) fn has_modes(&self) -> bool {
+        self.has_modes.load(Ordering::Relaxed)
+    }
+
+    /// A grant of `mode=lease` to this claim. An exclusive one owns all tokens up to the next draw.
+    pub(crate) fn grant(&self, claim: &Claim, token: FencingToken) -> Grant {
+        if claim.mode == Mode::Exclusive && self.has_modes() {
+            return Grant::with_range(token, claim.ttl);
+        }
+        Grant::new(token, claim.ttl)
     }
 
     /// Executes a statement on the least busy connection.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-use crate::backend::{Holder, HolderInfo, Holding, Waiter};
+use crate::backend::{Holder, HolderInfo, Holding, Mode, Waiter};
 use crate::backends::postgres::error;
 use crate::error::Result;
 use crate::key::Key;
@@ -62,6 +62,59 @@ pub(crate) fn token(number: i64) -> Result<Option<FencingToken>> {
     Ok(FencingToken::new(number))
 }
 
+/// What an element of `holders` or `queue` says about its mode, as JSON.
+pub(crate) fn mode_fields(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => "{}".to_owned(),
+        Mode::Shared => r#"{"m":1,"w":1}"#.to_owned(),
+        Mode::Permits { take, of } => format!(r#"{{"m":1,"w":{take},"l":{of}}}"#),
+    }
+}
+
+/// A mode, as statements respond it: the weight, and of permits the limit; nothing if exclusive.
+pub(crate) fn mode(text: &str) -> Result<Mode> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let number = |word: &str| {
+        word.parse().map_err(|_| error::unexpected("a weight or limit that is not a number"))
+    };
+    match words[..] {
+        [] => Ok(Mode::Exclusive),
+        [_weight] => Ok(Mode::Shared),
+        [take, of, ..] => Mode::permits(number(take)?, number(of)?),
+    }
+}
+
+/// A row of a listing of leases. `None` if the key is not a valid one, or no holder is left.
+pub(crate) fn lease_holding(row: &Row) -> Result<Option<Holding>> {
+    let Some(mut holding) = holding(row)? else { return Ok(None) };
+    let modes: Vec<String> = get(row, "waiter_modes")?;
+    for (waiter, text) in holding.waiters.iter_mut().zip(&modes) {
+        waiter.mode = mode(text)?;
+    }
+    let Some(notes) = get::<Option<Vec<String>>>(row, "holder_notes")? else {
+        return Ok(Some(holding));
+    };
+    let modes: Vec<String> = get(row, "holder_modes")?;
+    let tokens: Vec<i64> = get(row, "holder_tokens")?;
+    let ttls: Vec<f64> = get(row, "holder_ttls")?;
+    let times: Vec<f64> = get(row, "holder_times")?;
+    let holder = |number: usize| {
+        Ok(Holder {
+            mode: mode(&modes[number])?,
+            token: token(tokens[number])?,
+            ttl_left: Some(duration(ttls[number])),
+            held_for: Some(duration(times[number])),
+            ..Holder::new(&HolderInfo::decode(&notes[number]))
+        })
+    };
+    // The clock goes on within a statement: a lease may end between two columns.
+    let count = [notes.len(), modes.len(), tokens.len(), ttls.len(), times.len()];
+    let count = count.into_iter().min().unwrap_or_default();
+    let holders = (0..count).map(holder).collect::<Result<_>>()?;
+    let waiters = holding.waiters;
+    Ok(Holding::of(holding.key, holders).map(|holding| Holding { waiters, ..holding }))
+}
+
 /// A row of a listing. `None` if the key is not a valid one, as a foreign client may have written
 /// it.
 pub(crate) fn holding(row: &Row) -> Result<Option<Holding>> {
@@ -96,6 +149,17 @@ mod tests {
             let rounded = ttl_seconds(Duration::from_nanos(nanos));
             assert!((rounded - seconds).abs() < 1e-9, "{nanos}");
         }
+    }
+
+    #[test]
+    fn a_mode_is_read_as_it_was_written() {
+        let permits = Mode::permits(2, 5).unwrap();
+        for (as_written, as_read) in [(Mode::Exclusive, ""), (Mode::Shared, "1"), (permits, "2 5")]
+        {
+            assert_eq!(mode(as_read).unwrap(), as_written);
+        }
+        assert_eq!(mode_fields(permits), r#"{"m":1,"w":2,"l":5}"#);
+        assert!(mode("2 x").is_err());
     }
 
     #[test]

@@ -30,14 +30,6 @@ use tokio_postgres::types::Type;
 
 use crate::backends::postgres::connection::statement::Sql;
 
-/// The tombstones of row `l` that have not expired at `n`.
-macro_rules! live_tombstones {
-    () => {
-        "CASE WHEN l.gone = '[]' THEN l.gone ELSE coalesce((SELECT jsonb_agg(e) \
-         FROM jsonb_array_elements(l.gone) g(e) WHERE (e->>'u')::timestamptz > n), '[]') END"
-    };
-}
-
 /// Acquires a key, refreshes or finds an own grant, or adds or refreshes a queue entry. If the lock
 /// is free and others wait in front, it is granted to the first of them. $1 key, $2 owner, $3 ttl
 /// in seconds, $4 note, $5 whether the claim waits, $6 the client's channel.
@@ -48,7 +40,8 @@ macro_rules! live_tombstones {
 /// 256 entries; further claims poll.
 ///
 /// A claim that is refused and does not wait changes nothing: `WHERE` leaves nothing to insert, and
-/// the second half of the UNION only reads. `is_current` is then false.
+/// the second half of the UNION only reads. `is_current` is then false; so it is if the row is
+/// mixed, for which the statement does nothing.
 pub(crate) static ACQUIRE: Sql = Sql {
     text: concat!(
         "WITH t AS (
@@ -91,6 +84,9 @@ pub(crate) static ACQUIRE: Sql = Sql {
         " AS live
               FROM (SELECT clock_timestamp() AS n OFFSET 0) c
               OFFSET 0) s1 OFFSET 0) s2 OFFSET 0) s3)
+  WHERE NOT ",
+        is_mixed!(),
+        "
   RETURNING l.owner, l.token, l.until, l.since, l.note, l.chan, l.queue)
 SELECT true AS is_current, owner, token,
        extract(epoch FROM until - clock_timestamp())::float8 AS ttl_left,
@@ -141,8 +137,8 @@ macro_rules! handoff {
     };
 }
 
-/// Releases the lock, or removes the queue entry; no row if the claim has neither. $1 key, $2
-/// owner.
+/// Releases the lock, or removes the queue entry; no row if the claim has neither, or if the row is
+/// mixed. $1 key, $2 owner.
 pub(crate) static RELEASE: Sql = Sql {
     text: concat!(
         "WITH r AS (UPDATE @.tenure_lease l SET ",
@@ -150,6 +146,9 @@ pub(crate) static RELEASE: Sql = Sql {
         "
   WHERE l.key = $1
     AND (l.owner = $2 OR l.queue @> jsonb_build_array(jsonb_build_object('o', $2::text)))
+    AND NOT ",
+        is_mixed!(),
+        "
   RETURNING l.owner, l.token, l.chan, l.prior)
 SELECT prior = $2 AS was_held, CASE WHEN owner IS NOT NULL
        THEN pg_notify(chan, 'grant ' || owner || ' ' || token) END FROM r"
@@ -161,8 +160,8 @@ SELECT prior = $2 AS was_held, CASE WHEN owner IS NOT NULL
 /// so that the request acquires nothing if it is carried out after this. Inserts a free row if
 /// there is none, since the tombstone has to be somewhere. $1 key, $2 owner.
 ///
-/// It always returns a row. So a release that is repeated because its response was lost learns from
-/// `prior` that the first one did release the lock.
+/// It always returns a row, unless the row is mixed. So a release that is repeated because its
+/// response was lost learns from `prior` that the first one did release the lock.
 pub(crate) static RELEASE_WITH_TOMBSTONE: Sql = Sql {
     text: concat!(
         "WITH r AS (
@@ -178,6 +177,9 @@ pub(crate) static RELEASE_WITH_TOMBSTONE: Sql = Sql {
             concat!(live_tombstones!(), " || excluded.gone")
         ),
         "
+  WHERE NOT ",
+        is_mixed!(),
+        "
   RETURNING l.owner, l.token, l.chan, l.prior)
 SELECT prior = $2 AS was_held, CASE WHEN owner IS NOT NULL
        THEN pg_notify(chan, 'grant ' || owner || ' ' || token) END FROM r"
@@ -185,20 +187,25 @@ SELECT prior = $2 AS was_held, CASE WHEN owner IS NOT NULL
     types: &[Type::BYTEA, Type::TEXT],
 };
 
-/// Owner and channel of the grant with this token. $1 key, $2 token.
+/// Owner and channel of the grant with this token, in tables that an earlier version made. $1 key,
+/// $2 token.
 pub(crate) static FIND_GRANT: Sql = Sql {
     text: "SELECT owner, chan FROM @.tenure_lease \
            WHERE key = $1 AND token = $2 AND owner IS NOT NULL AND until > clock_timestamp()",
     types: &[Type::BYTEA, Type::INT8],
 };
 
-/// Ends exactly the grant with this token, as its owner would. $1 key, $2 token.
+/// Ends exactly the grant with this token, as its owner would, in tables that an earlier version
+/// made. $1 key, $2 token.
 pub(crate) static EVICT: Sql = Sql {
     text: concat!(
         "WITH r AS (UPDATE @.tenure_lease l SET ",
         handoff!("true", "", "''", live_tombstones!()),
         "
   WHERE l.key = $1 AND l.token = $2 AND l.owner IS NOT NULL AND l.until > clock_timestamp()
+    AND NOT ",
+        is_mixed!(),
+        "
   RETURNING l.owner, l.token, l.chan)
 SELECT CASE WHEN owner IS NOT NULL
        THEN pg_notify(chan, 'grant ' || owner || ' ' || token) END FROM r"
@@ -210,54 +217,79 @@ SELECT CASE WHEN owner IS NOT NULL
 pub(crate) static NOTIFY: Sql =
     Sql { text: "SELECT pg_notify($1, $2)", types: &[Type::TEXT, Type::TEXT] };
 
-/// Renews many leases, each by itself: a row that another transaction has locked is skipped, so
-/// that it delays no other. $1 keys, $2 owners, $3 ttls, $4 tokens. A token that is not NULL has to
-/// be that of the grant: the same owner may have a later one, if a late request of an evicted claim
-/// acquired the lock again.
-///
-/// Returns for each claim, in order: whether it was renewed, whether it held the lock when the
-/// statement began, and whether any claim did (`is_taken`). One that held the lock and was not
-/// renewed was locked, or has just lost it.
-pub(crate) static RENEW: Sql = Sql {
-    text: "WITH r AS MATERIALIZED (SELECT * FROM unnest($1, $2, $3, $4)
-  WITH ORDINALITY AS r(key, owner, ttl, token, i)),
-h AS MATERIALIZED (SELECT l.key, r.ttl FROM r JOIN @.tenure_lease l
-    ON l.key = r.key AND l.owner = r.owner AND l.token = coalesce(r.token, l.token)
-  WHERE l.until > clock_timestamp() FOR NO KEY UPDATE OF l SKIP LOCKED),
-u AS (UPDATE @.tenure_lease l
-  SET until = greatest(l.until, clock_timestamp() + make_interval(secs => h.ttl))
-  FROM h WHERE l.key = h.key RETURNING l.key, l.owner, l.token)
-SELECT u.key IS NOT NULL AS renewed,
-       coalesce(l.owner = r.owner AND l.token = coalesce(r.token, l.token)
-                AND l.until > clock_timestamp(), false) AS was_held,
-       coalesce(l.owner IS NOT NULL AND l.until > clock_timestamp(), false) AS is_taken
-FROM r LEFT JOIN u ON u.key = r.key AND u.owner = r.owner AND u.token = coalesce(r.token, u.token)
-LEFT JOIN @.tenure_lease l ON l.key = r.key ORDER BY r.i",
-    types: &[Type::BYTEA_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY, Type::INT8_ARRAY],
-};
+/// The mode of element `e`: its weight and limit; nothing if it is exclusive.
+macro_rules! mode_of {
+    () => {
+        "concat_ws(' ', e->>'w', e->>'l')"
+    };
+}
 
-/// Renews one lease whose row another transaction has locked, and waits a little for that. $1 key,
-/// $2 owner, $3 ttl, $4 token, $5 how long to wait.
-pub(crate) static RENEW_LOCKED: Sql = Sql {
-    text: "WITH s AS MATERIALIZED (SELECT set_config('lock_timeout', $5, true))
-UPDATE @.tenure_lease l SET until = greatest(l.until, clock_timestamp() + make_interval(secs => $3))
-FROM s WHERE l.key = $1 AND l.owner = $2 AND l.token = coalesce($4, l.token)
-  AND l.until > clock_timestamp() RETURNING l.owner",
-    types: &[Type::BYTEA, Type::TEXT, Type::FLOAT8, Type::INT8, Type::TEXT],
-};
+/// A value of each holder of a mixed row; NULL if the holder is in the columns.
+macro_rules! of_holders {
+    ($value:expr) => {
+        concat!(
+            "CASE WHEN owner ^@ '~' THEN ARRAY(SELECT ",
+            $value,
+            " FROM jsonb_array_elements(holders) WITH ORDINALITY x(e, i)
+        WHERE (e->>'u')::timestamptz > statement_timestamp() ORDER BY i) END"
+        )
+    };
+}
 
+/// A value of each waiter.
+macro_rules! of_waiters {
+    ($value:expr) => {
+        concat!(
+            "ARRAY(SELECT ",
+            $value,
+            " FROM jsonb_array_elements(queue) WITH ORDINALITY x(e, i)
+        WHERE (e->>'u')::timestamptz > statement_timestamp() ORDER BY i)"
+        )
+    };
+}
+
+/// The clock must not go on between two of its arrays, whose elements belong together. Tables that
+/// an earlier version made have no column `holders`, and no row that needs it.
 macro_rules! list {
     ($scope:literal) => {
         concat!(
             "SELECT key, token, note,
-  extract(epoch FROM until - clock_timestamp())::float8 AS ttl_left,
-  extract(epoch FROM clock_timestamp() - since)::float8 AS held_for,
-  ARRAY(SELECT e->>'n' FROM jsonb_array_elements(queue) WITH ORDINALITY x(e, i)
-        WHERE (e->>'u')::timestamptz > clock_timestamp() ORDER BY i) AS waiters,
-  ARRAY(SELECT extract(epoch FROM clock_timestamp() - (e->>'s')::timestamptz)::float8
-        FROM jsonb_array_elements(queue) WITH ORDINALITY x(e, i)
-        WHERE (e->>'u')::timestamptz > clock_timestamp() ORDER BY i) AS waiting_for
-FROM @.tenure_lease WHERE owner IS NOT NULL AND until > clock_timestamp() AND ",
+  extract(epoch FROM until - statement_timestamp())::float8 AS ttl_left,
+  extract(epoch FROM statement_timestamp() - since)::float8 AS held_for,
+  ",
+            of_holders!("e->>'n'"),
+            " AS holder_notes,
+  ",
+            of_holders!(mode_of!()),
+            " AS holder_modes,
+  ",
+            of_holders!("(e->>'t')::bigint"),
+            " AS holder_tokens,
+  ",
+            of_holders!(
+                "extract(epoch FROM (e->>'u')::timestamptz - statement_timestamp())::float8"
+            ),
+            " AS holder_ttls,
+  ",
+            of_holders!(
+                "extract(epoch FROM statement_timestamp() - (e->>'s')::timestamptz)::float8"
+            ),
+            " AS holder_times,
+  ",
+            of_waiters!("e->>'n'"),
+            " AS waiters,
+  ",
+            of_waiters!(mode_of!()),
+            " AS waiter_modes,
+  ",
+            of_waiters!(
+                "extract(epoch FROM statement_timestamp() - (e->>'s')::timestamptz)::float8"
+            ),
+            " AS waiting_for
+FROM (SELECT key, owner, token, note, until, since, queue,
+        CASE WHEN owner ^@ '~' THEN to_jsonb(l)->'holders' END AS holders
+      FROM @.tenure_lease l) l
+WHERE owner IS NOT NULL AND until > statement_timestamp() AND ",
             $scope,
             " ORDER BY key"
         )

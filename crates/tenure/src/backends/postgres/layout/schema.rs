@@ -4,6 +4,8 @@
 //! statement names its tables in full. In the text of a statement, `@.` stands for the schema.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio_postgres::types::Type;
 
@@ -21,6 +23,10 @@ static READ_EXISTING: Sql = Sql {
     text: "SELECT to_regclass('@.tenure_token') IS NOT NULL
     AND to_regclass('@.tenure_lease') IS NOT NULL AND to_regclass('@.tenure_board') IS NOT NULL
     AND to_regclass('@.tenure_row') IS NOT NULL AS tables,
+  EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass('@.tenure_lease')
+    AND attname = 'holders' AND NOT attisdropped)
+    AND EXISTS (SELECT 1 FROM pg_sequence WHERE seqrelid = to_regclass('@.tenure_token')
+    AND seqincrement >= 1024) AS is_current,
   EXISTS (SELECT 1 FROM pg_namespace WHERE nspname::text = $1) AS schema,
   (SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
    WHERE c.oid = to_regclass('tenure_lease')) AS found_by_search_path",
@@ -31,8 +37,22 @@ static READ_EXISTING: Sql = Sql {
 /// in the schema `public`.
 ///
 /// A client executes them when it connects, if it may create tables; otherwise
-/// `tenure schema postgres` prints them for an operator who may. They are idempotent.
+/// `tenure schema postgres` prints them for an operator who may. They are idempotent, and upgrade
+/// the tables of an earlier version.
 pub const SCHEMA: &str = include_str!("schema.sql");
+
+/// What [`SCHEMA`] has and tables of earlier versions do not. In this order: statements that
+/// acquire lock the table first, then the sequence.
+const UPGRADE: [&str; 3] = [
+    "ALTER TABLE public.tenure_lease ADD COLUMN IF NOT EXISTS holders jsonb NOT NULL DEFAULT '[]';",
+    "ALTER TABLE public.tenure_lease ALTER COLUMN holders SET STORAGE MAIN;",
+    "ALTER SEQUENCE public.tenure_token INCREMENT BY 1024;",
+];
+/// While an upgrade waits for the table, every other statement waits behind it. So it gives up
+/// soon, and is tried again a few times.
+const UPGRADE_SETUP: &str = "SET LOCAL lock_timeout = '100ms'; ";
+const UPGRADE_ATTEMPTS: u32 = 3;
+const UPGRADE_PAUSE: Duration = Duration::from_millis(50);
 
 /// The number of the advisory lock under which clients create the tables: `tenure` in ASCII.
 const CREATION_LOCK: u64 = 0x7465_6e75_7265;
@@ -80,14 +100,14 @@ impl Schema {
         text.replace("@.", &format!("\"{}\".", self.name))
     }
 
-    /// The statements that make the tables in this schema.
-    fn definition(&self) -> String {
-        SCHEMA.replace("public.", &format!("\"{}\".", self.name))
+    /// Statements about the tables in `public`, for the tables in this schema.
+    fn definition(&self, text: &str) -> String {
+        text.replace("public.", &format!("\"{}\".", self.name))
     }
 }
 
-/// Creates the tables if they are missing.
-pub(crate) async fn create_if_missing(pool: &Arc<Pool>) -> Result<()> {
+/// Creates the tables if they are missing, and upgrades those of an earlier version.
+pub(crate) async fn prepare(pool: &Arc<Pool>) -> Result<()> {
     let connection = pool.connection().await?;
     let schema = &pool.config.schema;
     let existing = read_existing(&connection, schema).await?;
@@ -95,10 +115,20 @@ pub(crate) async fn create_if_missing(pool: &Arc<Pool>) -> Result<()> {
     if let Some(other) = elsewhere.filter(|_| !schema.chosen) {
         return Err(found_elsewhere(&other));
     }
-    if existing.tables {
-        return Ok(());
+    if !existing.tables {
+        create(pool, &connection, existing.schema).await?;
+    } else if !existing.is_current {
+        upgrade(pool, &connection).await?;
     }
-    let create_schema = if existing.schema {
+    let is_current = read_existing(&connection, schema).await?.is_current;
+    pool.has_modes.store(is_current, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Creates the tables.
+async fn create(pool: &Pool, connection: &Arc<Connection>, has_schema: bool) -> Result<()> {
+    let schema = &pool.config.schema;
+    let create_schema = if has_schema {
         String::new()
     } else {
         format!("CREATE SCHEMA IF NOT EXISTS \"{}\"; ", schema.name)
@@ -108,17 +138,39 @@ pub(crate) async fn create_if_missing(pool: &Arc<Pool>) -> Result<()> {
     let text = format!(
         "BEGIN; {TRANSACTION_SETUP}SELECT pg_advisory_xact_lock({CREATION_LOCK}); \
          {create_schema}{} COMMIT",
-        schema.definition()
+        schema.definition(SCHEMA)
     );
     let created = connection.batch(text).await;
     if created.is_err() {
         // Ends the failed transaction: later statements use the same connection.
         connection.batch("ROLLBACK".to_owned()).await?;
-        if read_existing(&connection, schema).await?.tables {
+        if read_existing(connection, schema).await?.tables {
             return Ok(());
         }
     }
     created.map(drop).map_err(|error| not_created(pool, error))
+}
+
+/// Adds what tables of an earlier version lack, if the role may. Otherwise this client goes on with
+/// exclusive locks only, whose statements need nothing of it: an upgrade of the program must not
+/// take their locks away. Tables and sequence change in one transaction. Clients that run already
+/// see no difference: what they hold and draw stays, and the next token is 1024 further.
+async fn upgrade(pool: &Pool, connection: &Arc<Connection>) -> Result<()> {
+    let text = format!(
+        "BEGIN; {TRANSACTION_SETUP}SELECT pg_advisory_xact_lock({CREATION_LOCK}); \
+         {UPGRADE_SETUP}{} COMMIT",
+        pool.config.schema.definition(&UPGRADE.join(" "))
+    );
+    for _ in 0..UPGRADE_ATTEMPTS {
+        let Err(refused) = connection.batch(text.clone()).await else { return Ok(()) };
+        // Ends the failed transaction: later statements use the same connection.
+        connection.batch("ROLLBACK".to_owned()).await?;
+        if refused.kind() == ErrorKind::Denied {
+            return Ok(());
+        }
+        tokio::time::sleep(UPGRADE_PAUSE).await;
+    }
+    Ok(())
 }
 
 fn not_created(pool: &Pool, error: Error) -> Error {
@@ -147,6 +199,8 @@ fn found_elsewhere(name: &str) -> Error {
 /// What is there before anything is created.
 struct ExistingTables {
     tables: bool,
+    /// Whether they have what [`UPGRADE`] adds.
+    is_current: bool,
     schema: bool,
     /// The schema in which the role's `search_path` finds a table `tenure_lease`.
     found_by_search_path: Option<String>,
@@ -157,6 +211,7 @@ async fn read_existing(connection: &Arc<Connection>, schema: &Schema) -> Result<
     let row = rows.first().ok_or_else(|| error::unexpected("no row about the tables"))?;
     Ok(ExistingTables {
         tables: get(row, "tables")?,
+        is_current: get(row, "is_current")?,
         schema: get(row, "schema")?,
         found_by_search_path: get(row, "found_by_search_path")?,
     })
@@ -179,12 +234,19 @@ mod tests {
             qualified,
             format!("SELECT nextval('\"{name}\".tenure_token') FROM \"{name}\".tenure_lease")
         );
-        let definition = other.definition();
+        let definition = other.definition(SCHEMA);
         assert!(definition.contains(&format!("EXISTS \"{name}\".tenure_lease")), "{definition}");
         let named = SCHEMA.lines().filter(|line| !line.starts_with("--"));
         let bare =
             named.filter(|line| line.contains("tenure_") && !line.contains("public.tenure_"));
         assert_eq!(bare.count(), 0);
+    }
+
+    #[test]
+    fn an_upgrade_makes_what_new_tables_have() {
+        for statement in UPGRADE {
+            assert!(SCHEMA.contains(statement), "{statement}");
+        }
     }
 
     #[test]

@@ -10,25 +10,54 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio_postgres::Row;
 
-use crate::backend::{Claim, LostReason};
+use crate::backend::{Claim, LostReason, Mode};
 use crate::backends::postgres::connection::pool::Pool;
-use crate::backends::postgres::connection::statement::{SqlValue, values};
+use crate::backends::postgres::connection::statement::{Sql, SqlValue, values};
 use crate::backends::postgres::error;
 use crate::backends::postgres::layout::columns::{get, key_bytes, ttl_seconds};
-use crate::backends::postgres::layout::lease;
+use crate::backends::postgres::layout::renewal;
 use crate::error::{Error, ErrorKind, Result};
 use crate::token::FencingToken;
 
-/// What the first statement did with a claim.
+/// What a statement for many claims did with one of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RenewOutcome {
     Renewed,
     /// The claim holds the lock, and another transaction has the row locked.
     RowLocked,
+    /// The row has the other form.
+    Elsewhere,
     /// Another grant holds the lock.
     TakenOver,
     NotHeld,
+}
+
+/// Where a grant is in its row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Columns,
+    Holders,
+}
+
+impl Form {
+    /// Where the grant of a claim of this mode is, unless something has moved it.
+    fn of(mode: Mode) -> Form {
+        if mode == Mode::Exclusive { Form::Columns } else { Form::Holders }
+    }
+
+    fn other(self) -> Form {
+        if self == Form::Columns { Form::Holders } else { Form::Columns }
+    }
+
+    /// The statement that renews many, and the one that waits for a locked row.
+    fn statements(self) -> (&'static Sql, &'static Sql) {
+        match self {
+            Form::Columns => (&renewal::RENEW, &renewal::RENEW_LOCKED),
+            Form::Holders => (&renewal::RENEW_HOLDERS, &renewal::RENEW_HOLDER_LOCKED),
+        }
+    }
 }
 
 pub(crate) async fn renew(pool: &Arc<Pool>, claims: &[Claim]) -> Vec<Result<Duration>> {
@@ -44,7 +73,10 @@ pub(crate) async fn renew(pool: &Arc<Pool>, claims: &[Claim]) -> Vec<Result<Dura
         RenewOutcome::Renewed => Ok(claim.ttl),
         RenewOutcome::RowLocked => renew_locked_row(pool, claim, limit, lock_wait).await,
         RenewOutcome::TakenOver => Err(Error::gone(LostReason::TakenOver)),
-        RenewOutcome::NotHeld => Err(Error::not_held()),
+        RenewOutcome::Elsewhere if claim.mode == Mode::Exclusive => {
+            Err(Error::gone(LostReason::TakenOver))
+        }
+        RenewOutcome::Elsewhere | RenewOutcome::NotHeld => Err(Error::not_held()),
     }))
     .await
 }
@@ -55,27 +87,62 @@ async fn renew_unlocked_rows(
     claims: &[Claim],
     limit: Duration,
 ) -> Result<Vec<RenewOutcome>> {
-    let rows = pool.query_with_bypass(&lease::RENEW, || renew_values(claims), limit).await?;
-    let outcome = |row| {
-        Ok(match (get(row, "renewed")?, get(row, "was_held")?, get(row, "is_taken")?) {
-            (true, _, _) => RenewOutcome::Renewed,
-            (false, true, _) => RenewOutcome::RowLocked,
-            (false, false, true) => RenewOutcome::TakenOver,
-            (false, false, false) => RenewOutcome::NotHeld,
-        })
-    };
-    let outcomes: Vec<RenewOutcome> = rows.iter().map(outcome).collect::<Result<_>>()?;
-    if outcomes.len() != claims.len() {
-        return Err(error::unexpected("not one row per renewal"));
+    let mut outcomes = vec![RenewOutcome::Elsewhere; claims.len()];
+    for form in [Form::Columns, Form::Holders] {
+        let there: Vec<_> =
+            (0..claims.len()).filter(|index| Form::of(claims[*index].mode) == form).collect();
+        renew_at(pool, claims, form, &there, limit, &mut outcomes).await?;
+    }
+    for form in [Form::Columns, Form::Holders] {
+        let moved = |index: &usize| {
+            outcomes[*index] == RenewOutcome::Elsewhere
+                && Form::of(claims[*index].mode).other() == form
+        };
+        let moved: Vec<_> = (0..claims.len()).filter(moved).collect();
+        renew_at(pool, claims, form, &moved, limit, &mut outcomes).await?;
     }
     Ok(outcomes)
 }
 
-fn renew_values(claims: &[Claim]) -> Vec<SqlValue> {
-    let keys: Vec<_> = claims.iter().map(|claim| key_bytes(&claim.key)).collect();
-    let owners: Vec<_> = claims.iter().map(|claim| claim.owner.to_string()).collect();
-    let ttls: Vec<_> = claims.iter().map(|claim| ttl_seconds(claim.ttl)).collect();
-    let tokens: Vec<_> = claims.iter().map(token_number).collect();
+/// Renews some of the claims where their grants are, with one statement.
+async fn renew_at(
+    pool: &Arc<Pool>,
+    claims: &[Claim],
+    form: Form,
+    which: &[usize],
+    limit: Duration,
+    outcomes: &mut [RenewOutcome],
+) -> Result<()> {
+    if which.is_empty() {
+        return Ok(());
+    }
+    let values = || renew_values(which.iter().map(|index| &claims[*index]));
+    let rows = pool.query_with_bypass(form.statements().0, values, limit).await?;
+    if rows.len() != which.len() {
+        return Err(error::unexpected("not one row per renewal"));
+    }
+    for (index, row) in which.iter().zip(&rows) {
+        outcomes[*index] = outcome(row)?;
+    }
+    Ok(())
+}
+
+fn outcome(row: &Row) -> Result<RenewOutcome> {
+    let facts = (get(row, "renewed")?, get(row, "was_held")?, get(row, "is_elsewhere")?);
+    Ok(match facts {
+        (true, _, _) => RenewOutcome::Renewed,
+        (false, true, _) => RenewOutcome::RowLocked,
+        (false, false, true) => RenewOutcome::Elsewhere,
+        (false, false, false) if get(row, "is_taken")? => RenewOutcome::TakenOver,
+        (false, false, false) => RenewOutcome::NotHeld,
+    })
+}
+
+fn renew_values<'a>(claims: impl Iterator<Item = &'a Claim> + Clone) -> Vec<SqlValue> {
+    let keys: Vec<_> = claims.clone().map(|claim| key_bytes(&claim.key)).collect();
+    let owners: Vec<_> = claims.clone().map(|claim| claim.owner.to_string()).collect();
+    let ttls: Vec<_> = claims.clone().map(|claim| ttl_seconds(claim.ttl)).collect();
+    let tokens: Vec<_> = claims.map(token_number).collect();
     values![keys, owners, ttls, tokens]
 }
 
@@ -91,6 +158,30 @@ async fn renew_locked_row(
     limit: Duration,
     lock_wait: Duration,
 ) -> Result<Duration> {
+    let renewing = async {
+        let form = Form::of(claim.mode);
+        if renew_one(pool, claim, form, lock_wait).await? {
+            return Ok(claim.ttl);
+        }
+        // The transaction that had the row locked may have moved the grant.
+        if pool.has_modes() && renew_one(pool, claim, form.other(), lock_wait).await? {
+            return Ok(claim.ttl);
+        }
+        Err(Error::not_held())
+    };
+    tokio::time::timeout(limit, renewing).await.unwrap_or_else(|_| {
+        let message = format!("another transaction has the row of `{}` locked", claim.key);
+        Err(Error::new(ErrorKind::Unavailable, message))
+    })
+}
+
+/// Whether the grant was there.
+async fn renew_one(
+    pool: &Arc<Pool>,
+    claim: &Claim,
+    form: Form,
+    lock_wait: Duration,
+) -> Result<bool> {
     let values = values![
         key_bytes(&claim.key),
         claim.owner.to_string(),
@@ -98,12 +189,5 @@ async fn renew_locked_row(
         token_number(claim),
         format!("{}ms", lock_wait.as_millis().max(1)),
     ];
-    match tokio::time::timeout(limit, pool.query(&lease::RENEW_LOCKED, values)).await {
-        Ok(rows) if rows.as_ref().is_ok_and(Vec::is_empty) => Err(Error::not_held()),
-        Ok(rows) => rows.map(|_| claim.ttl),
-        Err(_) => {
-            let message = format!("another transaction has the row of `{}` locked", claim.key);
-            Err(Error::new(ErrorKind::Unavailable, message))
-        }
-    }
+    Ok(!pool.query(form.statements().1, values).await?.is_empty())
 }
