@@ -8,6 +8,9 @@
 mod faults;
 mod foreign_clients;
 mod late;
+mod mixed_faults;
+mod older;
+mod other_modes;
 mod outages;
 mod tables;
 mod traffic;
@@ -28,6 +31,9 @@ fn main() {
     let mariadb = [
         faults::CASES,
         late::CASES,
+        mixed_faults::CASES,
+        older::CASES,
+        other_modes::CASES,
         outages::CASES,
         foreign_clients::CASES,
         tables::CASES,

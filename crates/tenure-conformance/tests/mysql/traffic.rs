@@ -20,7 +20,7 @@ server_cases! {
 const HANDOFF: u64 = 4;
 
 /// Statements of clients since the server was started.
-struct Counter {
+pub(crate) struct Counter {
     admin: Mysql,
     /// How many statements it takes to count.
     own: u64,
@@ -28,7 +28,7 @@ struct Counter {
 }
 
 impl Counter {
-    fn new(cluster: &Cluster) -> Result<Counter> {
+    pub(crate) fn new(cluster: &Cluster) -> Result<Counter> {
         let mut admin = admin(cluster)?;
         let first = status(&mut admin, "QUESTIONS")?;
         let own = status(&mut admin, "QUESTIONS")? - first;
@@ -36,7 +36,7 @@ impl Counter {
     }
 
     /// How many there were since the last call.
-    fn next(&mut self) -> Result<u64> {
+    pub(crate) fn next(&mut self) -> Result<u64> {
         let counted = status(&mut self.admin, "QUESTIONS")?;
         let before = std::mem::replace(&mut self.counted, counted);
         Ok(counted.saturating_sub(before + self.own))

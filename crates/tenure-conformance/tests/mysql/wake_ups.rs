@@ -90,12 +90,12 @@ async fn wait_in_queue(
 }
 
 /// What the server writes to its table of statements.
-struct StatementLog {
+pub(crate) struct StatementLog {
     admin: Mysql,
 }
 
 impl StatementLog {
-    fn start(cluster: &Cluster) -> Result<StatementLog> {
+    pub(crate) fn start(cluster: &Cluster) -> Result<StatementLog> {
         let mut admin = admin(cluster)?;
         admin.query("SET GLOBAL log_output='TABLE'")?;
         admin.query("SET GLOBAL general_log=1")?;
@@ -104,7 +104,7 @@ impl StatementLog {
 
     /// How many wake-ups clients have sent. MariaDB logs a packet as a whole, but counts its
     /// statements; MySQL has the counter only where it cannot be selected.
-    fn wake_ups(&mut self) -> Result<u64> {
+    pub(crate) fn wake_ups(&mut self) -> Result<u64> {
         if let Ok(kills) = status(&mut self.admin, "COM_KILL") {
             return Ok(kills);
         }
@@ -113,7 +113,7 @@ impl StatementLog {
     }
 
     /// Waits until so many wake connections are in the statement that can be interrupted.
-    async fn until_waiting(&mut self, count: u64) -> Result<()> {
+    pub(crate) async fn until_waiting(&mut self, count: u64) -> Result<()> {
         let sql = "SELECT COUNT(*) FROM information_schema.processlist \
                    WHERE info LIKE 'SELECT SLEEP(%' OR info LIKE 'SELECT GET_LOCK(%,10)'";
         let mut look = || {

@@ -22,8 +22,9 @@ use std::time::Duration;
 
 use super::layout::rows::LockSnapshot;
 use super::lease::acquire::{acquire_free, acquire_or_queue};
+use super::lease::other_modes;
 use super::{Context, ServerLocks, row, session};
-use crate::backend::{Attempt, Busy, Claim, Grant};
+use crate::backend::{Attempt, Busy, Claim, Grant, Mode};
 use crate::error::Result;
 use crate::token::FencingToken;
 
@@ -35,7 +36,7 @@ const SAME_CLIENT_RETRY: Duration = Duration::from_millis(100);
 /// Which claim has the turn.
 enum ClaimTurn {
     /// This one; the server's own lock is still to be acquired.
-    Mine(FencingToken),
+    Mine(Grant),
     /// Another one.
     Others(Busy),
 }
@@ -70,14 +71,14 @@ impl ServerLockAttempt {
 }
 
 pub(super) async fn try_acquire(context: &Context, claim: &Claim) -> Result<Attempt<Grant>> {
-    let token = match acquire_turn(context, claim).await? {
-        ClaimTurn::Mine(token) => token,
+    let turn = match acquire_turn(context, claim).await? {
+        ClaimTurn::Mine(turn) => turn,
         ClaimTurn::Others(busy) => return Ok(Attempt::Busy(busy)),
     };
     let mut busy = Busy::new(claim.key.clone());
-    match acquire_server_lock(context, claim, token).await? {
+    match acquire_server_lock(context, claim, turn.token).await? {
         ServerLockAttempt::Granted(token) => {
-            return Ok(Attempt::Granted(Grant::new(token, claim.ttl)));
+            return Ok(Attempt::Granted(Grant { token, ..turn }));
         }
         // The claim keeps its turn while it waits; `until_free` tries the lock again.
         ServerLockAttempt::Blocked { .. } => {}
@@ -86,18 +87,28 @@ pub(super) async fn try_acquire(context: &Context, claim: &Claim) -> Result<Atte
     Ok(Attempt::Busy(busy))
 }
 
-/// Acquires the turn, by the short statement if the key may be free and without waiters.
+/// Acquires the turn: exclusively by the short statement if the key may be free and without
+/// waiters. Only `mode=lease` has other modes, so that the turn is the lock.
 async fn acquire_turn(context: &Context, claim: &Claim) -> Result<ClaimTurn> {
     let tables = &context.tables;
-    if tables.hints.may_be_free(claim)
-        && let Some(token) = acquire_free(tables, claim).await?
-    {
-        return Ok(ClaimTurn::Mine(token));
-    }
-    let (attempt, wake) = acquire_or_queue(tables, claim).await?;
+    let (attempt, wake) = match (claim.mode, claim.token) {
+        (Mode::Shared, Some(token)) => {
+            let (grant, wake) = other_modes::downgrade(tables, claim, token).await?;
+            (Attempt::Granted(grant), wake)
+        }
+        (Mode::Shared | Mode::Permits { .. }, _) => other_modes::acquire(tables, claim).await?,
+        (Mode::Exclusive, _) => {
+            if tables.hints.may_be_free(claim)
+                && let Some(token) = acquire_free(tables, claim).await?
+            {
+                return Ok(ClaimTurn::Mine(Grant::with_range(token, claim.ttl)));
+            }
+            acquire_or_queue(tables, claim).await?
+        }
+    };
     context.waiters.wake(&wake, claim.ttl).await;
     Ok(match attempt {
-        Attempt::Granted(token) => ClaimTurn::Mine(token),
+        Attempt::Granted(turn) => ClaimTurn::Mine(turn),
         Attempt::Busy(busy) => ClaimTurn::Others(busy),
     })
 }

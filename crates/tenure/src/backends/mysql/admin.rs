@@ -1,7 +1,8 @@
 //! Requests of operators: list holders and waiters, evict a holder.
 
-use super::layout::rows::{self, KeyState, Listing};
-use super::lease::QUERY_LIMIT;
+use super::layout::listing::Listing;
+use super::layout::rows::{self, KeyState};
+use super::lease::{QUERY_LIMIT, other_modes};
 use super::wake_connection::WakeTarget;
 use super::{Context, ServerLocks, row, session};
 use crate::backend::{Holding, Scope};
@@ -20,6 +21,11 @@ pub(super) async fn list(context: &Context, scope: Scope<'_>) -> Result<Vec<Hold
 /// lock is released here.
 pub(super) async fn evict(context: &Context, key: &Key, token: FencingToken) -> Result<bool> {
     let tables = &context.tables;
+    if tables.statements.other_modes {
+        let Some(wake) = other_modes::evict(tables, key, token).await? else { return Ok(false) };
+        context.waiters.wake(&wake, QUERY_LIMIT).await;
+        return Ok(true);
+    }
     let sql = tables.statements.evict(key, token);
     let response = tables.connection_for(key).execute_once(sql, QUERY_LIMIT).await?;
     let [evicted, others @ ..] = &*response.result_sets else { return Ok(false) };
@@ -31,7 +37,7 @@ pub(super) async fn evict(context: &Context, key: &Key, token: FencingToken) -> 
     }
     // The next holder's client: it may run `until_free`.
     if let Some(row) = others.last().and_then(|rows| rows.first()) {
-        targets.push(WakeTarget::after_handoff(&KeyState::read(row)?, tables.wake_id()));
+        targets.extend(WakeTarget::after_handoff(&KeyState::read(row)?, tables.wake_id()));
     }
     if let Ok(owner) = rows::text(evicted, "owner")?.parse() {
         match &context.server_locks {
@@ -42,8 +48,6 @@ pub(super) async fn evict(context: &Context, key: &Key, token: FencingToken) -> 
             }
         }
     }
-    for target in &targets {
-        context.waiters.wake(target, QUERY_LIMIT).await;
-    }
+    context.waiters.wake(&targets, QUERY_LIMIT).await;
     Ok(true)
 }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::config::LockMode;
 use super::layout::{rows, schema};
 use super::lease::{LockTables, QUERY_LIMIT};
 use crate::error::Result;
@@ -38,6 +39,11 @@ pub(super) async fn doctor(tables: &LockTables) -> Result<Vec<Finding>> {
     ];
     for table in schema::tables(tables.statements.mode) {
         findings.push(check_table(tables, table).await?);
+    }
+    if tables.statements.other_modes {
+        findings.push(check_table(tables, schema::HOLDERS).await?);
+    } else if tables.statements.mode == LockMode::Lease {
+        findings.push(no_other_modes());
     }
     Ok(findings)
 }
@@ -186,6 +192,13 @@ async fn connections(tables: &LockTables, variables: &Variables) -> Result<Findi
             .advise("raise max_connections: a client that cannot connect cannot renew"));
     }
     Ok(Finding::good("connections", detail))
+}
+
+/// The client could neither use nor create the table of shared locks and semaphores.
+fn no_other_modes() -> Finding {
+    let detail = "exclusive locks only: this user cannot use the table, or the server is too old";
+    Finding::new(Severity::Notice, schema::HOLDERS, detail)
+        .advise("for the others let an administrator run what `tenure schema mysql` prints")
 }
 
 /// Whether a table has the engine and the primary key that the schema gives it.

@@ -8,7 +8,7 @@
 //! | `layout/` | what is stored at the server: schema, statements, rows, literals |
 //! | `acquire` | acquire the turn, then the server's own lock |
 //! | `renew`, `release` | by mode |
-//! | `lease/` | the tables: acquire, renew, release; the lock itself in `mode=lease` |
+//! | `lease/` | the tables: acquire, renew, release; the lock itself in `mode=lease`, and its other modes |
 //! | `session/` | named locks: acquire, renew, release |
 //! | `row/` | row locks: acquire, renew, release |
 //! | `wait` | `until_free`, `until_lost`, and the poll task behind them |
@@ -41,7 +41,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Scope, Wakeup};
+use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Modes, Scope, Wakeup};
 use crate::error::Result;
 use crate::finding::Finding;
 use crate::hosted::Hosted;
@@ -77,8 +77,10 @@ pub(crate) async fn open(url: Url) -> Result<Mysql> {
     let count = if holds_locks { 1 } else { config.connections };
     let by_key = (0..count).map(|_| Connection::start(options.clone(), &runtime)).collect();
     let wake_id = Uuid::new_v4().simple().to_string();
-    let tables = Arc::new(LockTables::new(Statements::new(mode), main, by_key, wake_id));
-    schema::prepare(tables.main(), mode).await?;
+    schema::prepare(&main, mode).await?;
+    let other_modes = mode == LockMode::Lease && schema::prepare_other_modes(&main).await?;
+    let statements = Statements::new(mode, other_modes);
+    let tables = Arc::new(LockTables::new(statements, main, by_key, wake_id));
     if let Some(every) = config.sweep {
         runtime.spawn(sweep::run(Arc::downgrade(&tables), every));
     }
@@ -180,6 +182,9 @@ impl Backend for Mysql {
             LockMode::Session | LockMode::Row => MIN_CONNECTION_TTL,
         };
         info.wakeup = self.context.wakeup;
+        if self.context.tables.statements.other_modes {
+            info.modes = Modes::ALL;
+        }
         info
     }
 

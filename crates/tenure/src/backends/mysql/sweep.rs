@@ -8,6 +8,7 @@ use super::config::LockMode;
 use super::connection::Connection;
 use super::layout::literals::hex;
 use super::layout::rows;
+use super::layout::schema::HOLDERS;
 use super::layout::statements::{NOW, Statements};
 use super::lease::LockTables;
 use crate::error::Result;
@@ -78,11 +79,16 @@ async fn sweep_row_locks(
 
 /// Removes rows up to `last` that were not used for a minute, and raises the floor above their
 /// tokens. The floor is locked before the tokens are read: a key whose row is swept here gets its
-/// new row only after the floor has risen.
+/// new row only after the floor has risen. A row whose holders live ends no earlier than they.
 fn sweep_sql(statements: &Statements, after: &str, last: &str) -> String {
     let Statements { lease, waiter, .. } = statements;
     let old = format!("until<={NOW}-INTERVAL 1 MINUTE");
     let range = format!("k>{after} AND k<={last}");
+    let holders = if statements.other_modes {
+        format!("DELETE FROM {HOLDERS} WHERE {range} AND {old};")
+    } else {
+        String::new()
+    };
     format!(
         "START TRANSACTION;SELECT n FROM tenure_floor WHERE id=1 FOR UPDATE;\
          UPDATE tenure_floor SET n=GREATEST(n,\
@@ -90,7 +96,7 @@ fn sweep_sql(statements: &Statements, after: &str, last: &str) -> String {
          UPDATE {lease} SET queued=0 WHERE {range} AND {old} AND queued>0 AND NOT EXISTS \
          (SELECT 1 FROM {waiter} w WHERE w.k={lease}.k AND NOT w.{old});\
          DELETE FROM {lease} WHERE {range} AND {old} AND queued=0;\
-         DELETE FROM {waiter} WHERE {range} AND {old};COMMIT"
+         DELETE FROM {waiter} WHERE {range} AND {old};{holders}COMMIT"
     )
 }
 

@@ -24,6 +24,7 @@
 //! and an expiry wakes no client. So the task also polls from time to time ([`PollInterval`]), and
 //! when the first lease ends that is waited for.
 
+mod local_waiter;
 mod poll_interval;
 
 use std::collections::HashMap;
@@ -36,8 +37,7 @@ use tokio::time::Instant;
 
 use super::acquire::{SERVER_LOCK_FIRST_RETRY, ServerLockAttempt, acquire_server_lock};
 use super::connection::ConnectOptions;
-use super::layout::rows::LockSnapshot;
-use super::lease::claim_hints::ClaimHints;
+use super::layout::rows::{LockSnapshot, SharedGrant};
 use super::lease::{LockTables, QUERY_LIMIT};
 use super::wake_connection::{WakeConnection, WakeTarget, wake_limit, wake_sql};
 use super::{Context, ServerLocks};
@@ -45,6 +45,7 @@ use crate::backend::{Claim, Grant};
 use crate::error::Result;
 use crate::key::Key;
 use crate::support::sync::Mutex;
+use local_waiter::{LocalWaiter, PollResult, WaitFor};
 use poll_interval::PollInterval;
 
 /// How long the poll task and the wake connection stay when no claim waits.
@@ -64,7 +65,7 @@ pub(super) async fn until_free(context: &Context, claim: &Claim) -> Option<Grant
     let turn = context.waiters.until(claim, WaitFor::Free).await?;
     loop {
         match acquire_server_lock(context, claim, turn.token).await.ok()? {
-            ServerLockAttempt::Granted(token) => return Some(Grant::new(token, turn.ttl)),
+            ServerLockAttempt::Granted(token) => return Some(Grant { token, ..turn }),
             ServerLockAttempt::Blocked { turn_age } => {
                 let pause = turn_age.clamp(SERVER_LOCK_FIRST_RETRY, SERVER_LOCK_MAX_RETRY);
                 tokio::time::sleep(pause).await;
@@ -116,31 +117,6 @@ struct WaitersState {
     is_closed: bool,
 }
 
-struct LocalWaiter {
-    claim: Claim,
-    /// The owner of the claim, as it stands in the tables.
-    owner: String,
-    wait_for: WaitFor,
-    reply: oneshot::Sender<Option<Grant>>,
-}
-
-/// What a waiter waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WaitFor {
-    /// The claim is granted, or another acquire is worthwhile.
-    Free,
-    /// The claim is no longer held.
-    Lost,
-}
-
-/// What a poll means for a waiter.
-enum PollResult {
-    KeepWaiting,
-    /// The wait is over, without a grant.
-    Wake,
-    Granted(Grant),
-}
-
 impl Waiters {
     pub(super) fn new(
         tables: Arc<LockTables>,
@@ -157,20 +133,28 @@ impl Waiters {
         }
     }
 
-    /// Wakes the client whose claim was handed the lock, or was evicted, and waits for that; see
-    /// [`wake_limit`].
-    pub(super) async fn wake(&self, target: &WakeTarget, ttl: Duration) {
-        match target {
-            WakeTarget::None => {}
-            WakeTarget::ThisClient => self.woken.notify_one(),
-            WakeTarget::Client { wake_id } => {
-                let (main, sql) = (self.tables.main().clone(), wake_sql(wake_id));
-                // A task of its own, which goes on when it is not waited for any more.
-                let waking = async move { main.execute_once(sql, WAKE_REQUEST_LIMIT).await };
-                let waking = self.runtime.spawn(waking);
-                drop(tokio::time::timeout(wake_limit(ttl), waking).await);
+    /// Wakes the clients whose claims were handed the lock, or were evicted, and waits for that;
+    /// see [`wake_limit`].
+    pub(super) async fn wake(&self, targets: &[WakeTarget], ttl: Duration) {
+        let mut requests = Vec::new();
+        for target in targets {
+            match target {
+                WakeTarget::ThisClient => self.woken.notify_one(),
+                WakeTarget::Client { wake_id } => requests.push(wake_sql(wake_id)),
             }
         }
+        if requests.is_empty() {
+            return;
+        }
+        let main = self.tables.main().clone();
+        // A task of its own, which goes on when it is not waited for any more. Each wake-up is a
+        // packet of its own, because one that fails ends its packet.
+        let waking = self.runtime.spawn(async move {
+            for sql in requests {
+                drop(main.execute_once(sql, WAKE_REQUEST_LIMIT).await);
+            }
+        });
+        drop(tokio::time::timeout(wake_limit(ttl), waking).await);
     }
 
     /// Ends the poll task: the client is dropped.
@@ -236,17 +220,26 @@ impl Waiters {
             state.waiters.values().map(|waiter| waiter.claim.key.clone()).collect();
         keys.sort_unstable();
         keys.dedup();
-        PollScope { keys, newest_waiter: state.newest }
+        let in_other_modes = state.waiters.values().filter(|waiter| waiter.is_in_other_mode());
+        let in_other_modes = in_other_modes.map(|waiter| waiter.owner.clone()).collect();
+        PollScope { keys, in_other_modes, newest_waiter: state.newest }
     }
 
     /// Reads the rows of the keys and ends the waits that are over. Returns when the first lease
     /// expires that is still waited for.
     async fn poll(&self, scope: &PollScope) -> Result<Duration> {
-        let sql = LockSnapshot::select(&self.tables.statements, &scope.keys);
+        let statements = &self.tables.statements;
+        let sql = match &*scope.in_other_modes {
+            [] => LockSnapshot::select(statements, &scope.keys),
+            owners => LockSnapshot::select_in_modes(statements, &scope.keys, owners),
+        };
         let response = self.tables.main().execute(sql, QUERY_LIMIT).await?;
-        let rows = response.result_sets.first().into_iter().flatten();
+        let mut result_sets = response.result_sets.iter();
+        let rows = result_sets.next().into_iter().flatten();
         let snapshots = rows.map(LockSnapshot::read).collect::<Result<Vec<_>>>()?;
-        Ok(self.deliver(scope, &snapshots))
+        let rows = result_sets.next().into_iter().flatten();
+        let shared = rows.map(SharedGrant::read).collect::<Result<Vec<_>>>()?;
+        Ok(self.deliver(scope, &snapshots, &shared))
     }
 
     /// Ends the waits that are over, of waiters that were added before the poll began.
@@ -256,16 +249,24 @@ impl Waiters {
     /// another connection. The waiter that the claim adds after that has a higher number than all
     /// waiters of the poll, so that the late poll cannot give it the old grant. A poll that began
     /// after the waiter was added is newer than every response that the claim has had.
-    fn deliver(&self, scope: &PollScope, snapshots: &[LockSnapshot]) -> Duration {
+    fn deliver(
+        &self,
+        scope: &PollScope,
+        snapshots: &[LockSnapshot],
+        shared: &[SharedGrant],
+    ) -> Duration {
         let by_key: HashMap<&[u8], &LockSnapshot> =
             snapshots.iter().map(|snapshot| (&*snapshot.key, snapshot)).collect();
+        let by_owner: HashMap<&str, &SharedGrant> =
+            shared.iter().map(|grant| (&*grant.owner, grant)).collect();
         let mut next_expiry = IDLE;
         let mut state = self.state.lock();
         let numbers: Vec<u64> = state.waiters.keys().copied().collect();
         for number in numbers.into_iter().filter(|number| *number <= scope.newest_waiter) {
             let Some(waiter) = state.waiters.get(&number) else { continue };
             let snapshot = by_key.get(waiter.claim.key.as_str().as_bytes()).copied();
-            let grant = match waiter.check(snapshot, &self.tables.hints) {
+            let shared = by_owner.get(&*waiter.owner).copied();
+            let grant = match waiter.check(snapshot, shared, &self.tables.hints) {
                 PollResult::KeepWaiting => {
                     let expiry = snapshot.map_or(IDLE, |snapshot| snapshot.recheck_in);
                     next_expiry = next_expiry.min(expiry);
@@ -308,6 +309,8 @@ impl Drop for WaiterRegistration {
 struct PollScope {
     /// The keys, each once.
     keys: Vec<Key>,
+    /// The owners of the waiters in other modes than the exclusive one.
+    in_other_modes: Vec<String>,
     newest_waiter: u64,
 }
 
@@ -343,31 +346,6 @@ async fn poll_for_all(waiters: Arc<Waiters>) {
         if !scope.keys.is_empty() {
             // Without a response: poll again after the interval.
             next_expiry = waiters.poll(&scope).await.unwrap_or(IDLE);
-        }
-    }
-}
-
-impl LocalWaiter {
-    /// What the row of its key, as a poll showed it, means for this waiter.
-    fn check(&self, snapshot: Option<&LockSnapshot>, hints: &ClaimHints) -> PollResult {
-        let held = snapshot.filter(|snapshot| !snapshot.is_free);
-        // Where polls and acquires reach different servers, as during a failover, a poll may show
-        // an old row: a grant that is not above every token that the claim was shown has ended.
-        let highest_token_seen = match self.wait_for {
-            WaitFor::Free => hints.highest_token_seen(self.claim.owner),
-            WaitFor::Lost => 0,
-        };
-        let own = held.filter(|snapshot| snapshot.owner == self.owner);
-        let own_token = own.and_then(|snapshot| snapshot.token);
-        let own_token = own_token.filter(|token| token.get() > highest_token_seen);
-        match (self.wait_for, held, own_token) {
-            (WaitFor::Free, Some(held), Some(token)) => {
-                hints.record_granted(&self.claim.key, self.claim.owner, held.queued);
-                // The lease is that of the queue entry: it counts from the last acquire.
-                PollResult::Granted(Grant::new(token, self.claim.ttl))
-            }
-            (WaitFor::Free, Some(_), None) | (WaitFor::Lost, _, Some(_)) => PollResult::KeepWaiting,
-            (WaitFor::Free, None, _) | (WaitFor::Lost, _, None) => PollResult::Wake,
         }
     }
 }

@@ -27,6 +27,7 @@ use tokio::time::Instant;
 use super::connection::{self, ConnectOptions, Connection};
 use super::error;
 use super::layout::literals::{WAKE_LOCK_PREFIX, hex};
+use super::layout::outcome::WokenClient;
 use super::layout::rows::KeyState;
 use super::lease::LockTables;
 use crate::error::{Error, Result};
@@ -51,11 +52,9 @@ pub(super) fn wake_limit(ttl: Duration) -> Duration {
     (ttl / 16).min(MAX_WAKE_WAIT)
 }
 
-/// Which client has to be woken, because a request made one of its claims the holder, or evicted
-/// one.
+/// Which client has to be woken, because a request made one of its claims a holder, or evicted one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum WakeTarget {
-    None,
     ThisClient,
     /// The client whose wake connection has this id.
     Client {
@@ -66,16 +65,21 @@ pub(super) enum WakeTarget {
 impl WakeTarget {
     /// The client of the new owner, if the request handed the lock off and that client can be
     /// woken.
-    pub(super) fn after_handoff(state: &KeyState, own_wake_id: &str) -> WakeTarget {
-        if !state.handed_off {
-            WakeTarget::None
-        } else if state.wake_id == own_wake_id {
-            WakeTarget::ThisClient
-        } else if state.wake_connection.is_some() {
-            WakeTarget::Client { wake_id: state.wake_id.clone() }
-        } else {
-            WakeTarget::None
+    pub(super) fn after_handoff(state: &KeyState, own_wake_id: &str) -> Option<WakeTarget> {
+        let target = || WakeTarget::of(&state.wake_id, state.wake_connection, own_wake_id);
+        if state.handed_off { target() } else { None }
+    }
+
+    /// A client that was granted the key by a packet of other modes, if it can be woken.
+    pub(super) fn granted(woken: &WokenClient, own_wake_id: &str) -> Option<WakeTarget> {
+        WakeTarget::of(&woken.wake_id, woken.wake_connection, own_wake_id)
+    }
+
+    fn of(wake_id: &str, connection: Option<u64>, own_wake_id: &str) -> Option<WakeTarget> {
+        if wake_id == own_wake_id {
+            return Some(WakeTarget::ThisClient);
         }
+        connection.map(|_number| WakeTarget::Client { wake_id: wake_id.to_owned() })
     }
 }
 

@@ -14,12 +14,13 @@
 
 use super::literals::{Literals, WAKE_LOCK_PREFIX};
 use super::rows::KeyState;
-use super::statements::{NOW, Statements};
+use super::statements::{NOW, Statements, in_other_mode};
 use crate::backend::Claim;
 use crate::backends::mysql::config::LockMode;
+use crate::token::TOKENS_PER_GRANT;
 
 /// An end that has passed by any clock.
-const LONG_AGO: &str = "'1970-01-02'";
+pub(super) const LONG_AGO: &str = "'1970-01-02'";
 /// The wake id of the client that the last short handoff of this connection was to.
 const NEXT_WAKE_ID: &str = "@tenure_next";
 
@@ -69,6 +70,7 @@ impl Statements {
         let Statements { lease, waiter, .. } = self;
         let has_ended = self.has_ended("l");
         let entry_ended = self.entry_ended("e");
+        let is_exclusive = self.is_exclusive("w");
         let Literals { key, owner, .. } = Literals::of(claim);
         // Not if no row was changed: the variable is then that of an earlier handoff.
         let wake = match self.mode {
@@ -87,10 +89,19 @@ impl Statements {
              AND w.until=n.until AND w.home=n.home AND w.bell=n.bell \
              SET l.owner=n.owner,l.since={NOW},l.note=n.note,l.until=n.until,l.home=n.home,\
              l.bell=({NEXT_WAKE_ID}:=n.bell),l.queued=GREATEST(l.queued-1,0),\
-             l.token=IF(n.bell='{own_wake_id}',LAST_INSERT_ID(l.token+1),l.token+1),\
-             w.until={LONG_AGO} \
-             WHERE l.k={key} AND l.owner={owner} AND NOT {has_ended};{wake}"
+             l.token=IF(n.bell='{own_wake_id}',LAST_INSERT_ID(l.token+{TOKENS_PER_GRANT}),\
+             l.token+{TOKENS_PER_GRANT}),w.until={LONG_AGO} \
+             WHERE l.k={key} AND l.owner={owner} AND NOT {has_ended}{is_exclusive};{wake}"
         )
+    }
+
+    /// The condition that the queue entry in this table wants the key for itself alone: only
+    /// `other_modes` hands a key off to others.
+    fn is_exclusive(&self, table: &str) -> String {
+        if !self.other_modes {
+            return String::new();
+        }
+        format!(" AND NOT {}", in_other_mode(&format!("{table}.home")))
     }
 
     /// If the lock is free, makes the first waiter its owner and removes it from the queue. Entries
@@ -99,12 +110,14 @@ impl Statements {
     pub(super) fn handoff(&self, key: &str) -> String {
         let Statements { lease, waiter, .. } = self;
         let is_free = self.is_free("l");
+        let is_exclusive = self.is_exclusive("w");
         // The new owner is removed from the queue by its name, also if it became the owner in
         // another way. Then `queued` is counted, under the lock of the row: it is exact here.
         format!(
-            "UPDATE {lease} l JOIN {waiter} w ON w.k=l.k SET l.owner=w.owner,l.token=l.token+1,\
-             l.since={NOW},l.note=w.note,l.bell=w.bell,l.until=w.until,l.home=w.home \
-             WHERE l.k={key} AND {is_free} AND \
+            "UPDATE {lease} l JOIN {waiter} w ON w.k=l.k SET l.owner=w.owner,\
+             l.token=l.token+{TOKENS_PER_GRANT},l.since={NOW},l.note=w.note,l.bell=w.bell,\
+             l.until=w.until,l.home=w.home \
+             WHERE l.k={key} AND {is_free}{is_exclusive} AND \
              w.seat=(SELECT s FROM (SELECT MIN(seat) s FROM {waiter} WHERE k={key}) m);\
              SET @tenure_handed=ROW_COUNT();\
              DELETE w FROM {waiter} w JOIN {lease} l ON l.k=w.k AND l.owner=w.owner \

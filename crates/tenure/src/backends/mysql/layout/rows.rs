@@ -6,10 +6,11 @@ use std::time::Duration;
 use mysql_async::Row;
 use mysql_async::prelude::FromValue;
 
-use super::super::connection::Response;
-use super::literals::{WAKE_LOCK_PREFIX, hex, range};
-use super::statements::{NOW, Statements, expired};
-use crate::backend::{Busy, Claim, Holder, HolderInfo, Holding, Scope, Waiter};
+use super::handoff::LONG_AGO;
+use super::literals::{WAKE_LOCK_PREFIX, hex};
+use super::outcome::mode_of;
+use super::statements::{NOW, Statements, expired, in_other_mode};
+use crate::backend::{Busy, Claim, Holder, HolderInfo};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::token::FencingToken;
@@ -38,6 +39,9 @@ pub(crate) struct KeyState {
     pub(crate) handed_off: bool,
     /// After a handoff: the server's number of the wake connection of the owner's client.
     pub(crate) wake_connection: Option<u64>,
+    /// Whether the key is held, or its first waiter wants it, in another mode than the exclusive
+    /// one: then the packet has left it as it was.
+    pub(crate) in_other_mode: bool,
     /// How many queue entries are in front of that of the claim.
     ahead: u64,
 }
@@ -49,11 +53,22 @@ impl KeyState {
         let Statements { lease, waiter, .. } = statements;
         let is_free = statements.is_free("l");
         let ended = expired("a");
+        let in_other_mode = if statements.other_modes {
+            format!(
+                "COALESCE(IF({is_free},(SELECT {} FROM {waiter} f WHERE f.k={key} \
+                 ORDER BY f.seat LIMIT 1),{}),0)",
+                in_other_mode("f.home"),
+                in_other_mode("l.owner")
+            )
+        } else {
+            "0".to_owned()
+        };
         format!(
             "SELECT l.owner AS owner,l.token AS token,\
              TIMESTAMPDIFF(MICROSECOND,{NOW},l.until) AS ttl_left,\
              TIMESTAMPDIFF(MICROSECOND,l.since,{NOW}) AS held_for,{is_free} AS is_free,\
-             l.note AS note,l.queued AS queued,l.bell AS bell,{handed}>0 AS handed_off,\
+             l.note AS note,l.queued AS queued,l.bell AS bell,{in_other_mode} AS in_other_mode,\
+             {handed}>0 AS handed_off,\
              IF({handed}>0,IS_USED_LOCK(CONCAT('{WAKE_LOCK_PREFIX}',l.bell)),NULL) \
              AS wake_connection,\
              (SELECT COUNT(*) FROM {waiter} a JOIN {waiter} me ON me.k=a.k AND a.seat<me.seat \
@@ -74,6 +89,7 @@ impl KeyState {
             wake_id: text(row, "bell")?,
             handed_off: value(row, "handed_off")?,
             wake_connection: value(row, "wake_connection")?,
+            in_other_mode: value(row, "in_other_mode")?,
             ahead: value(row, "ahead")?,
         })
     }
@@ -92,6 +108,7 @@ impl KeyState {
             holder.held_for = Some(from_micros(self.held_for));
             holder.ttl_left = Some(from_micros(self.ttl_left));
             busy.holder = Some(Box::new(holder));
+            busy.holders = 1;
             busy.retry_after = Some(recheck_in(self.ttl_left));
         }
         busy.ahead = claim.waits.then(|| u32::try_from(self.ahead).unwrap_or(u32::MAX));
@@ -130,6 +147,39 @@ impl LockSnapshot {
         )
     }
 
+    /// The rows of keys that are waited for in other modes: such a lock also counts as free if a
+    /// holder or a queue entry has ended, because that may let the first waiter in. Then a result
+    /// set of the [`SharedGrant`]s of these owners.
+    pub(crate) fn select_in_modes<'a>(
+        statements: &Statements,
+        keys: impl IntoIterator<Item = &'a Key>,
+        owners: &[String],
+    ) -> String {
+        let Statements { lease, waiter, .. } = statements;
+        let is_free = statements.is_free("l");
+        let keys: Vec<_> = keys.into_iter().map(|key| hex(key.as_str())).collect();
+        let keys = keys.join(",");
+        let owners: Vec<_> = owners.iter().map(|owner| format!("'{owner}'")).collect();
+        let owners = owners.join(",");
+        let together = in_other_mode("l.owner");
+        // The entry of a claim that was handed the lock has an end long ago, and holds up nothing.
+        format!(
+            "SELECT l.k AS k,l.owner AS owner,l.token AS token,\
+             TIMESTAMPDIFF(MICROSECOND,{NOW},LEAST(l.until,COALESCE((SELECT MIN(h.until) \
+             FROM tenure_holder h WHERE h.k=l.k AND {together}),l.until),\
+             COALESCE((SELECT w.until FROM {waiter} w WHERE w.k=l.k AND w.until>{NOW} \
+             ORDER BY w.seat LIMIT 1),l.until))) AS ttl_left,\
+             ({is_free} OR EXISTS (SELECT 1 FROM tenure_holder h WHERE h.k=l.k \
+             AND h.until<={NOW} AND {together}) OR EXISTS (SELECT 1 FROM {waiter} w \
+             WHERE w.k=l.k AND w.until<={NOW} AND w.until>{LONG_AGO})) AS is_free,\
+             l.queued AS queued,TIMESTAMPDIFF(MICROSECOND,l.since,{NOW}) AS held_for \
+             FROM {lease} l WHERE l.k IN ({keys});\
+             SELECT h.owner AS owner,h.token AS token,h.tokens AS tokens \
+             FROM {lease} l JOIN tenure_holder h ON h.k=l.k WHERE l.k IN ({keys}) \
+             AND {together} AND NOT {is_free} AND h.owner IN ({owners}) AND h.until>{NOW}"
+        )
+    }
+
     pub(crate) fn read(row: &Row) -> Result<LockSnapshot> {
         Ok(LockSnapshot {
             key: value(row, "k")?,
@@ -148,48 +198,21 @@ impl LockSnapshot {
     }
 }
 
-/// Holders and waiters, for operators.
-pub(crate) struct Listing;
+/// A grant of a waiter that holds the key beside others.
+#[derive(Debug)]
+pub(crate) struct SharedGrant {
+    pub(crate) owner: String,
+    pub(crate) token: Option<FencingToken>,
+    pub(crate) tokens: u32,
+}
 
-impl Listing {
-    /// The holders in the order of their keys; then the waiters by key and rank.
-    pub(crate) fn select(statements: &Statements, scope: Scope<'_>) -> String {
-        let Statements { lease, waiter, .. } = statements;
-        let is_free = statements.is_free(lease);
-        let entry_ended = statements.entry_ended(waiter);
-        let range = range(scope);
-        format!(
-            "SELECT k,token,TIMESTAMPDIFF(MICROSECOND,{NOW},until) AS ttl_left,\
-             TIMESTAMPDIFF(MICROSECOND,since,{NOW}) AS held_for,note FROM {lease} \
-             WHERE {range} AND owner<>'' AND NOT {is_free} ORDER BY k;\
-             SELECT k,TIMESTAMPDIFF(MICROSECOND,since,{NOW}) AS waiting_for,note FROM {waiter} \
-             WHERE {range} AND NOT {entry_ended} ORDER BY k,seat"
-        )
-    }
-
-    pub(crate) fn read(response: &Response) -> Result<Vec<Holding>> {
-        let [holders, waiters] = &*response.result_sets else {
-            return Err(Error::unexpected_response("mysql", "a listing without two result sets"));
-        };
-        let mut holdings = Vec::with_capacity(holders.len());
-        for row in holders {
-            // A foreign client wrote a row whose key is not valid for tenure.
-            let Ok(key) = Key::new(text(row, "k")?) else { continue };
-            let mut holder = Holder::new(&HolderInfo::decode(&text(row, "note")?));
-            holder.token = FencingToken::new(value(row, "token")?);
-            holder.ttl_left = Some(from_micros(value(row, "ttl_left")?));
-            holder.held_for = Some(from_micros(value(row, "held_for")?));
-            holdings.push(Holding::new(key, holder));
-        }
-        for row in waiters {
-            let key = text(row, "k")?;
-            let found = holdings.binary_search_by(|holding| holding.key.as_str().cmp(&key));
-            let Ok(found) = found else { continue };
-            let mut waiter = Waiter::new(&HolderInfo::decode(&text(row, "note")?));
-            waiter.waiting_for = Some(from_micros(value(row, "waiting_for")?));
-            holdings[found].waiters.push(waiter);
-        }
-        Ok(holdings)
+impl SharedGrant {
+    pub(crate) fn read(row: &Row) -> Result<SharedGrant> {
+        Ok(SharedGrant {
+            owner: text(row, "owner")?,
+            token: FencingToken::new(value(row, "token")?),
+            tokens: value(row, "tokens")?,
+        })
     }
 }
 
@@ -206,13 +229,23 @@ pub(crate) fn text(row: &Row, column: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// A holder in the columns `token`, `note`, `ttl_left`, `held_for`, `weight` and `lim`.
+pub(super) fn holder(row: &Row) -> Result<Holder> {
+    let mut holder = Holder::new(&HolderInfo::decode(&text(row, "note")?));
+    holder.mode = mode_of(value(row, "weight")?, value(row, "lim")?);
+    holder.token = FencingToken::new(value(row, "token")?);
+    holder.ttl_left = Some(from_micros(value(row, "ttl_left")?));
+    holder.held_for = Some(from_micros(value(row, "held_for")?));
+    Ok(holder)
+}
+
 /// A duration that the server computed; zero if it has passed.
-fn from_micros(micros: i64) -> Duration {
+pub(super) fn from_micros(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
 /// When a lock can come free without a wake-up: at the end of its lease. If that has passed and the
 /// holder still has the server's own lock, at the end of its connection, which cannot be foreseen.
-fn recheck_in(ttl_left: i64) -> Duration {
+pub(super) fn recheck_in(ttl_left: i64) -> Duration {
     if ttl_left > 0 { from_micros(ttl_left) + ROUNDING } else { EXPIRED_RECHECK }
 }

@@ -13,15 +13,17 @@
 //! a shared lock, while a sweep holds the exclusive one. Only the statements of `handoff` make a
 //! waiter the owner, and they pick the first entry. Except for a release or an eviction, no
 //! statement moves the end of a lease or of an entry back. Time is the database's, in UTC.
-
-use std::fmt::Write as _;
+//!
+//! **Other modes.** The statements here are those of exclusive claims. A key that is held or waited
+//! for in another mode shows it in columns that they read anyway (see `other_modes`): they leave
+//! such a key as it is, and the [`KeyState`] says that the packet of `other_modes` has to follow.
 
 use super::super::config::LockMode;
-use super::literals::{Literals, WAKE_LOCK_PREFIX, hex, micros, named_lock};
+use super::literals::{Literals, WAKE_LOCK_PREFIX, hex, named_lock};
 use super::rows::KeyState;
 use crate::backend::Claim;
 use crate::key::Key;
-use crate::token::FencingToken;
+use crate::token::{FencingToken, TOKENS_PER_GRANT};
 
 /// The database's clock. It is constant within a statement: one that had to wait for a row sees an
 /// older time, and so never thinks that a lease has ended too early.
@@ -30,11 +32,15 @@ pub(crate) const NOW: &str = "UTC_TIMESTAMP(6)";
 /// The id of the connection that executes the statement: a variable that is set when it is opened.
 pub(crate) const THIS_CONNECTION: &str = "@tenure_home";
 
-/// When the packet began: the statements of a renewal share it.
-const PACKET_TIME: &str = "CAST(@tenure_at AS DATETIME(6))";
+/// One moment that the statements of a packet share, in `@tenure_at`.
+pub(super) const PACKET_TIME: &str = "CAST(@tenure_at AS DATETIME(6))";
 
 /// The prefix of the ids of connections that hold a row lock and do nothing else.
 pub(crate) const ROW_CONNECTION_PREFIX: &str = "row-";
+
+/// The start of an owner, or of a queue entry's `home`, that stands for another mode than the
+/// exclusive one. The id of an owner or of a connection never begins with it.
+pub(crate) const OTHER_MODE: char = '~';
 
 /// One claim in so many deletes the ended queue entries of a contended key.
 const CLEANUP_EVERY: u64 = 16;
@@ -47,6 +53,8 @@ pub(crate) struct Statements {
     /// The table of queue entries.
     pub(crate) waiter: &'static str,
     pub(crate) mode: LockMode,
+    /// Whether keys can be held in other modes than the exclusive one.
+    pub(crate) other_modes: bool,
 }
 
 /// The client that sends a request.
@@ -58,13 +66,13 @@ pub(crate) struct Requester<'a> {
 }
 
 impl Statements {
-    pub(crate) fn new(mode: LockMode) -> Statements {
+    pub(crate) fn new(mode: LockMode, other_modes: bool) -> Statements {
         let (lease, waiter) = match mode {
             LockMode::Lease => ("tenure_lease", "tenure_waiter"),
             LockMode::Session => ("tenure_session", "tenure_session_waiter"),
             LockMode::Row => ("tenure_row", "tenure_row_waiter"),
         };
-        Statements { lease, waiter, mode }
+        Statements { lease, waiter, mode, other_modes }
     }
 
     /// Whether the row in this table has no holder. A released row stays free when the clock is set
@@ -113,7 +121,8 @@ impl Statements {
         let Literals { key, owner, until, note } = Literals::of(claim);
         // Not with waiters: a free lock then belongs to the first of them.
         format!(
-            "UPDATE {lease} SET owner={owner},token=LAST_INSERT_ID(token+1),until={until},\
+            "UPDATE {lease} SET owner={owner},token=LAST_INSERT_ID(token+{TOKENS_PER_GRANT}),\
+             until={until},\
              since={NOW},note={note},home={connection_id},bell='{wake_id}' \
              WHERE k={key} AND {is_free} AND queued=0"
         )
@@ -135,13 +144,14 @@ impl Statements {
         // the row lock.
         format!(
             "INSERT INTO {lease} (k,owner,token,until,since,note,home,bell) \
-             SELECT {key},{owner},n+1,{until},{NOW},{note},{connection_id},'{wake_id}' \
-             FROM tenure_floor WHERE id=1 \
+             SELECT {key},{owner},n+{TOKENS_PER_GRANT},{until},{NOW},{note},{connection_id},\
+             '{wake_id}' FROM tenure_floor WHERE id=1 \
              AND NOT EXISTS (SELECT 1 FROM {lease} h WHERE h.k={key} AND h.owner<>{owner} \
              AND NOT {holder_is_free}) \
              AND NOT EXISTS (SELECT 1 FROM {waiter} w WHERE w.k={key} AND w.owner<>{owner} \
              AND NOT {entry_ended}) LOCK IN SHARE MODE \
-             ON DUPLICATE KEY UPDATE token={lease}.token+IF({is_free},1,0),\
+             ON DUPLICATE KEY UPDATE \
+             token={lease}.token+IF({is_free},{TOKENS_PER_GRANT},0),\
              since=IF({is_free},{NOW},{lease}.since),\
              note=IF({is_free} OR {lease}.owner={owner},VALUES(note),{lease}.note),\
              bell=IF({is_free} OR {lease}.owner={owner},VALUES(bell),{lease}.bell),\
@@ -193,6 +203,12 @@ impl Statements {
         let Statements { lease, waiter, .. } = self;
         let is_free = self.is_free(lease);
         let Literals { key, owner, until, note } = Literals::of(claim);
+        // Whether a key that is held in another mode may be waited for is decided in `other_modes`.
+        let held_in_other_mode = if self.other_modes {
+            format!(" OR {}", in_other_mode("owner"))
+        } else {
+            String::new()
+        };
         // The first INSERT locks the row of the key until the commit, whether it inserts or not: no
         // other packet can change the holder or the queue of this key in between. A new row has an
         // end long ago, so that it is free.
@@ -206,7 +222,7 @@ impl Statements {
              {lease}.until);\
              INSERT INTO {waiter} (k,owner,until,since,note,home,bell) \
              SELECT k,{owner},{until},{NOW},{note},{connection_id},'{wake_id}' FROM {lease} \
-             WHERE k={key} AND NOT (owner={owner} AND NOT {is_free}) \
+             WHERE k={key} AND NOT ((owner={owner}{held_in_other_mode}) AND NOT {is_free}) \
              ON DUPLICATE KEY UPDATE until=GREATEST({waiter}.until,VALUES(until)),\
              home=VALUES(home),bell=VALUES(bell);"
         )
@@ -220,68 +236,18 @@ impl Statements {
         let is_free = self.is_free(lease);
         let entry_ended = self.entry_ended(waiter);
         let key = hex(key.as_str());
-        let token = token.get();
+        // Holders in other modes are evicted one by one, by `other_modes`, or not at all.
+        let has_token = format!("NOT {} AND {}", in_other_mode("owner"), range_has(token));
         format!(
             "START TRANSACTION;\
              SELECT owner,bell,IS_USED_LOCK(CONCAT('{WAKE_LOCK_PREFIX}',bell)) AS wake_connection \
-             FROM {lease} WHERE k={key} AND token={token} AND NOT {is_free} FOR UPDATE;\
+             FROM {lease} WHERE k={key} AND {has_token} AND NOT {is_free} FOR UPDATE;\
              UPDATE {lease} SET owner='',until={NOW} \
-             WHERE k={key} AND token={token} AND NOT {is_free};\
+             WHERE k={key} AND {has_token} AND NOT {is_free};\
              DELETE FROM {waiter} WHERE k={key} AND {entry_ended};\
              {handoff}{state};COMMIT",
             handoff = self.handoff(&key),
             state = KeyState::select(self, &key, "''", "@tenure_handed"),
-        )
-    }
-
-    /// Extends the leases of these claims. The result set has one row for each that is held:
-    /// `owner`, and `is_extended`, whether its lease is as long as requested.
-    ///
-    /// A row that another transaction has locked is skipped: waiting for it would fail the renewal
-    /// of all others. An UPDATE cannot skip rows, not even those that a subquery locks. An INSERT
-    /// can, because it has read and locked all rows of its SELECT before it writes. As every row
-    /// exists, nothing is inserted.
-    pub(crate) fn renew(&self, claims: &[Claim]) -> String {
-        let lease = self.lease;
-        let mut until = String::new();
-        let mut tokens = String::new();
-        let mut keys = Vec::new();
-        let mut owners = Vec::new();
-        for claim in claims {
-            let Literals { key, owner, .. } = Literals::of(claim);
-            let ttl = micros(claim.ttl);
-            // Writing to a string cannot fail.
-            let _ignored =
-                write!(until, " WHEN {owner} THEN {PACKET_TIME}+INTERVAL {ttl} MICROSECOND");
-            if let Some(token) = claim.token {
-                let _ignored = write!(tokens, " WHEN {owner} THEN {token}");
-            }
-            keys.push(key);
-            owners.push(owner);
-        }
-        // In the order of the keys, so that two renewals of one client cannot wait for each other.
-        keys.sort();
-        let keys = keys.join(",");
-        let owners = owners.join(",");
-        // An evicted grant stays lost, even if its owner was granted the lock again afterwards.
-        let has_token = |table: &str| match &*tokens {
-            "" => String::new(),
-            _ => format!(" AND {table}.token=CASE {table}.owner{tokens} ELSE {table}.token END"),
-        };
-        format!(
-            "SET @tenure_at={NOW};\
-             INSERT INTO {lease} (k,owner,token,until,since,note,home,bell) \
-             SELECT l.k,'',0,'1970-01-02','1970-01-02','','','' FROM {lease} l \
-             WHERE l.k IN ({keys}) AND l.owner IN ({owners}){l_has_token} AND NOT {l_is_free} \
-             FOR UPDATE SKIP LOCKED \
-             ON DUPLICATE KEY UPDATE until=GREATEST({lease}.until,\
-             CASE {lease}.owner{until} ELSE {lease}.until END);\
-             SELECT owner,until>=CASE owner{until} ELSE until END AS is_extended FROM {lease} \
-             WHERE k IN ({keys}) AND owner IN ({owners}){has_token} AND NOT {is_free}",
-            l_has_token = has_token("l"),
-            l_is_free = self.is_free("l"),
-            has_token = has_token(lease),
-            is_free = self.is_free(lease),
         )
     }
 
@@ -299,6 +265,18 @@ pub(super) fn expired(table: &str) -> String {
     format!("{table}.until<={NOW}")
 }
 
+/// Whether this column says that a key is held, or waited for, in another mode than the exclusive
+/// one: see `other_modes`. In `mode=lease` only.
+pub(super) fn in_other_mode(column: &str) -> String {
+    format!("{column} LIKE '{OTHER_MODE}%'")
+}
+
+/// Whether the range of tokens of the exclusive grant in a row of locks has this token.
+pub(super) fn range_has(token: FencingToken) -> String {
+    let token = token.get();
+    format!("token<={token} AND {token}<token+{TOKENS_PER_GRANT}")
+}
+
 /// The connection that a record or queue entry ends with; NULL if that connection has ended.
 fn live_connection(table: &str) -> String {
     format!("IS_USED_LOCK(CONCAT('tenure:',{table}.home))")
@@ -308,7 +286,9 @@ fn live_connection(table: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::rows::Listing;
+    use super::super::listing::Listing;
+    use super::super::other_modes::OtherModes;
+    use super::super::renewal::{renew_holders, renew_rows};
     use super::*;
     use crate::backend::{HolderInfo, Owner, Scope};
 
@@ -319,13 +299,17 @@ mod tests {
         claim.holder_info = HolderInfo::new("n'", "h\\", 1, "DROP");
         let by = Requester { wake_id: "b", connection_id: THIS_CONNECTION };
         for mode in [LockMode::Lease, LockMode::Session, LockMode::Row] {
-            let statements = Statements::new(mode);
+            let statements = Statements::new(mode, mode == LockMode::Lease);
             for sql in [
                 statements.acquire_free(&claim, &by),
                 statements.acquire(&claim, &by),
                 statements.acquire_or_queue(&claim, &by),
                 statements.release(&claim),
                 statements.hand_off_held(&claim, "b"),
+                renew_rows(&statements, &[&claim]),
+                OtherModes(&statements).acquire(&claim, &by),
+                OtherModes(&statements).release(&claim),
+                renew_holders(&statements, &[&claim]),
                 Listing::select(&statements, Scope::Prefix("DROP")),
             ] {
                 assert!(!sql.contains("DROP"), "{sql}");

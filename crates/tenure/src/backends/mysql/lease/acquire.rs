@@ -14,6 +14,10 @@
 //!    changes nothing if another claim waits.
 //! 3. `acquire_or_queue`: a transaction that adds or refreshes the queue entry and then hands off.
 //!
+//! On a key that is held or waited for in another mode the packets 2 and 3 change nothing but their
+//! own grant, or entry behind others, and say so; then the packet of `other_modes` follows. A
+//! client that has just seen this sends it at once.
+//!
 //! **Invariant.** Whatever the packet did, it ends by reading the row: the claim holds exactly if
 //! the row names it as owner. Affected rows are trusted only where the WHERE decides.
 //!
@@ -25,8 +29,8 @@
 use super::super::layout::rows::KeyState;
 use super::super::layout::statements::Requester;
 use super::super::wake_connection::WakeTarget;
-use super::{LockTables, response_limit};
-use crate::backend::{Attempt, Busy, Claim};
+use super::{LockTables, other_modes, response_limit};
+use crate::backend::{Attempt, Busy, Claim, Grant};
 use crate::error::Result;
 use crate::token::FencingToken;
 
@@ -51,7 +55,10 @@ pub(crate) async fn acquire_free(
 pub(crate) async fn acquire_or_queue(
     tables: &LockTables,
     claim: &Claim,
-) -> Result<(Attempt<FencingToken>, WakeTarget)> {
+) -> Result<(Attempt<Grant>, Vec<WakeTarget>)> {
+    if tables.hints.is_in_other_mode(&claim.key) {
+        return other_modes::acquire(tables, claim).await;
+    }
     let connection = tables.connection_for(&claim.key);
     let limit = response_limit(claim.ttl);
     let connection_id = &tables.record_connection(limit).await?;
@@ -67,31 +74,36 @@ pub(crate) async fn acquire_or_queue(
             let response = connection.execute(behind, limit).await?;
             let state = response.last_row().map(KeyState::read).transpose()?;
             if let Some(state) = state.filter(|state| !state.is_free) {
-                return Ok(outcome(tables, claim, &state));
+                return outcome(tables, claim, &state).await;
             }
         }
     }
     let response = connection.execute(sql, limit).await?;
     match response.last_row() {
-        Some(row) => Ok(outcome(tables, claim, &KeyState::read(row)?)),
-        None => Ok((Attempt::Busy(Busy::new(claim.key.clone())), WakeTarget::None)),
+        Some(row) => outcome(tables, claim, &KeyState::read(row)?).await,
+        None => Ok((Attempt::Busy(Busy::new(claim.key.clone())), Vec::new())),
     }
 }
 
 /// Records what a request found, and turns it into the response to the caller.
-fn outcome(
+async fn outcome(
     tables: &LockTables,
     claim: &Claim,
     state: &KeyState,
-) -> (Attempt<FencingToken>, WakeTarget) {
+) -> Result<(Attempt<Grant>, Vec<WakeTarget>)> {
     if let Some(token) = state.granted(claim) {
         tables.hints.record_granted(&claim.key, claim.owner, state.queued);
-        return (Attempt::Granted(token), WakeTarget::None);
+        return Ok((Attempt::Granted(Grant::with_range(token, claim.ttl)), Vec::new()));
+    }
+    if state.in_other_mode {
+        tables.hints.record_other_mode(&claim.key);
+        return other_modes::acquire(tables, claim).await;
     }
     let busy = state.busy(claim);
     // The token in the row is that of another owner: a grant of this claim has a higher one.
     if let Some(ahead) = busy.ahead {
         tables.hints.record_queued(claim.owner, ahead, state.token);
     }
-    (Attempt::Busy(busy), WakeTarget::after_handoff(state, &tables.wake_id))
+    let wake = WakeTarget::after_handoff(state, &tables.wake_id);
+    Ok((Attempt::Busy(busy), wake.into_iter().collect()))
 }

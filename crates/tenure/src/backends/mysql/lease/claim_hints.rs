@@ -13,16 +13,38 @@ use crate::backend::{Claim, Owner};
 use crate::key::Key;
 use crate::support::sync::Mutex;
 
-/// How long a key with waiters counts as contended, and how many such keys are remembered.
-const CONTENDED_FOR: Duration = Duration::from_secs(2);
-const MAX_CONTENDED: usize = 1000;
+/// For how long what was seen of a key counts, and how many such keys are remembered.
+const REMEMBERED_FOR: Duration = Duration::from_secs(2);
+const MAX_REMEMBERED: usize = 1000;
 
 /// The hints of one client.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimHints {
     claims: Mutex<HashMap<Owner, ClaimHint>>,
     /// Keys that had waiters a moment ago: the short statements would change nothing there.
-    contended: Mutex<HashMap<Key, Instant>>,
+    contended: RecentKeys,
+    /// Keys that were held or waited for in another mode a moment ago: the statements of exclusive
+    /// claims would change nothing there.
+    other_modes: RecentKeys,
+}
+
+/// Keys of which something was seen a moment ago.
+#[derive(Debug, Default)]
+struct RecentKeys(Mutex<HashMap<Key, Instant>>);
+
+impl RecentKeys {
+    fn contains(&self, key: &Key) -> bool {
+        self.0.lock().get(key).is_some_and(|since| since.elapsed() < REMEMBERED_FOR)
+    }
+
+    fn insert(&self, key: &Key) {
+        let mut keys = self.0.lock();
+        // Old keys are removed only here: a client with few keys never pays for it.
+        if keys.len() >= MAX_REMEMBERED {
+            keys.retain(|_, since| since.elapsed() < REMEMBERED_FOR);
+        }
+        keys.insert(key.clone(), Instant::now());
+    }
 }
 
 /// What is known of one claim. A claim without a hint holds without waiters, or is new.
@@ -30,6 +52,8 @@ pub(crate) struct ClaimHints {
 enum ClaimHint {
     /// It holds, and other claims wait.
     Contended,
+    /// It was granted exclusively, and a downgrade was requested.
+    Downgraded,
     /// It waits.
     Queued {
         /// How many queue entries are in front of its own.
@@ -46,6 +70,8 @@ pub(crate) enum EndingClaim {
     Uncontended,
     /// It holds, and others wait.
     Contended,
+    /// It may hold the key beside others.
+    Downgraded,
     /// It may be in the queue.
     Queued,
 }
@@ -58,8 +84,25 @@ impl ClaimHints {
     }
 
     pub(crate) fn is_contended(&self, key: &Key) -> bool {
-        let contended = self.contended.lock();
-        contended.get(key).is_some_and(|since| since.elapsed() < CONTENDED_FOR)
+        self.contended.contains(key)
+    }
+
+    pub(crate) fn is_in_other_mode(&self, key: &Key) -> bool {
+        self.other_modes.contains(key)
+    }
+
+    /// A response has shown that the key is held or waited for in another mode.
+    pub(crate) fn record_other_mode(&self, key: &Key) {
+        self.other_modes.insert(key);
+    }
+
+    /// A claim is about to be downgraded.
+    pub(crate) fn record_downgraded(&self, owner: Owner) {
+        self.claims.lock().insert(owner, ClaimHint::Downgraded);
+    }
+
+    pub(crate) fn is_downgraded(&self, owner: Owner) -> bool {
+        self.claims.lock().get(&owner) == Some(&ClaimHint::Downgraded)
     }
 
     /// A claim is about to enter the queue.
@@ -77,24 +120,22 @@ impl ClaimHints {
     /// A claim that waited, or requested again, holds now; so many others wait for the key.
     pub(crate) fn record_granted(&self, key: &Key, owner: Owner, queued: u64) {
         let mut claims = self.claims.lock();
+        if claims.get(&owner) == Some(&ClaimHint::Downgraded) {
+            return;
+        }
         if queued == 0 {
             claims.remove(&owner);
             return;
         }
         claims.insert(owner, ClaimHint::Contended);
-        let mut contended = self.contended.lock();
-        // Old keys are removed only here: a client with few keys never pays for it.
-        if contended.len() >= MAX_CONTENDED {
-            contended.retain(|_, since| since.elapsed() < CONTENDED_FOR);
-        }
-        contended.insert(key.clone(), Instant::now());
+        self.contended.insert(key);
     }
 
     /// How many queue entries were in front of a claim at its last request.
     pub(crate) fn ahead(&self, owner: Owner) -> u32 {
         match self.claims.lock().get(&owner) {
             Some(ClaimHint::Queued { ahead, .. }) => *ahead,
-            Some(ClaimHint::Contended) | None => 0,
+            Some(ClaimHint::Contended | ClaimHint::Downgraded) | None => 0,
         }
     }
 
@@ -102,7 +143,7 @@ impl ClaimHints {
     pub(crate) fn highest_token_seen(&self, owner: Owner) -> u64 {
         match self.claims.lock().get(&owner) {
             Some(ClaimHint::Queued { highest_token_seen, .. }) => *highest_token_seen,
-            Some(ClaimHint::Contended) | None => 0,
+            Some(ClaimHint::Contended | ClaimHint::Downgraded) | None => 0,
         }
     }
 
@@ -111,6 +152,7 @@ impl ClaimHints {
         match self.claims.lock().remove(&owner) {
             None => EndingClaim::Uncontended,
             Some(ClaimHint::Contended) => EndingClaim::Contended,
+            Some(ClaimHint::Downgraded) => EndingClaim::Downgraded,
             Some(ClaimHint::Queued { .. }) => EndingClaim::Queued,
         }
     }

@@ -4,10 +4,12 @@
 //! - `acquire`: acquire a free key, or enter the queue
 //! - `renew`: extend the leases of many claims in one packet
 //! - `release`: release or cancel, and hand the lock off to the next waiter
+//! - `other_modes`: the same for keys that are held in other modes than the exclusive one
 //! - `claim_hints`: what the client remembers of its claims to save statements
 
 pub(crate) mod acquire;
 pub(crate) mod claim_hints;
+pub(crate) mod other_modes;
 pub(crate) mod release;
 pub(crate) mod renew;
 

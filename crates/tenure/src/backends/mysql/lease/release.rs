@@ -10,6 +10,9 @@
 //! `layout::handoff`. If that changes nothing, the transaction follows. For a claim that may be in
 //! the queue, and for an unconfirmed one, it is always the transaction.
 //!
+//! **Other modes.** A claim in another mode is released by the packet of `other_modes`, and so is
+//! an exclusive one that finds the key held or waited for in another mode.
+//!
 //! **Late requests.** There is no tombstone for a cancelled claim. Its acquire was sent over the
 //! same connection before this release; if that connection broke, the new one has killed it before
 //! the release is executed. So no acquire of this claim can follow.
@@ -18,16 +21,16 @@ use super::super::config::LockMode;
 use super::super::layout::rows::KeyState;
 use super::super::wake_connection::{WakeTarget, wake_limit};
 use super::claim_hints::EndingClaim;
-use super::{LockTables, response_limit};
-use crate::backend::Claim;
+use super::{LockTables, other_modes, response_limit};
+use crate::backend::{Claim, Mode};
 use crate::error::Result;
 
 /// What a release did.
 pub(crate) struct Released {
     /// Whether the claim held the lock until now.
     pub(crate) was_held: bool,
-    /// The client of the waiter that holds the lock now.
-    pub(crate) wake: WakeTarget,
+    /// The clients of the waiters that hold the lock now.
+    pub(crate) wake: Vec<WakeTarget>,
 }
 
 /// Releases or cancels a claim.
@@ -36,6 +39,9 @@ pub(crate) async fn release(tables: &LockTables, claim: &Claim) -> Result<Releas
     let limit = response_limit(claim.ttl);
     // Before anything can fail: a missing hint costs a statement, and nothing else.
     let state = tables.hints.forget(claim.owner);
+    if claim.mode != Mode::Exclusive || state == EndingClaim::Downgraded {
+        return other_modes::release(tables, claim).await;
+    }
     let mut short = None;
     if state != EndingClaim::Queued && !claim.unconfirmed {
         if state == EndingClaim::Uncontended {
@@ -48,14 +54,25 @@ pub(crate) async fn release(tables: &LockTables, claim: &Claim) -> Result<Releas
     if let Some(released) = short {
         return Ok(released);
     }
+    if tables.hints.is_in_other_mode(&claim.key) {
+        return other_modes::release(tables, claim).await;
+    }
     let response = connection.execute_once(tables.statements.release(claim), limit).await?;
     let was_held = response.first("was_held").unwrap_or(false);
     // If the key has no row, neither SELECT has one.
-    let wake = match response.last_row().filter(|_| response.result_sets.len() > 1) {
-        Some(row) => WakeTarget::after_handoff(&KeyState::read(row)?, &tables.wake_id),
-        None => WakeTarget::None,
+    let state = response.last_row().filter(|_| response.result_sets.len() > 1);
+    let Some(state) = state.map(KeyState::read).transpose()? else {
+        return Ok(Released { was_held, wake: Vec::new() });
     };
-    Ok(Released { was_held, wake })
+    if state.in_other_mode {
+        tables.hints.record_other_mode(&claim.key);
+        // The claim may hold in another mode, or be in front of others that do not want the key
+        // alone: what has ended above is not there any more.
+        let released = other_modes::release(tables, claim).await?;
+        return Ok(Released { was_held: was_held || released.was_held, ..released });
+    }
+    let wake = WakeTarget::after_handoff(&state, &tables.wake_id);
+    Ok(Released { was_held, wake: wake.into_iter().collect() })
 }
 
 /// Releases a lock that no claim waits for. `None` if that is not so.
@@ -64,7 +81,7 @@ async fn release_uncontended(tables: &LockTables, claim: &Claim) -> Result<Optio
     let connection = tables.connection_for(&claim.key);
     let response = connection.execute_once(sql, response_limit(claim.ttl)).await?;
     let was_held = response.affected_rows == 1;
-    Ok(was_held.then_some(Released { was_held, wake: WakeTarget::None }))
+    Ok(was_held.then_some(Released { was_held, wake: Vec::new() }))
 }
 
 /// Passes a held lock to the first waiter, whose client is woken by the same packet where that is
@@ -86,9 +103,9 @@ async fn hand_off(tables: &LockTables, claim: &Claim) -> Result<Option<Released>
     }
     let is_own = response.last_insert_id.is_some_and(|token| token > 0);
     let wake = match response.first("wake_id") {
-        _ if is_own => WakeTarget::ThisClient,
-        Some(wake_id) => WakeTarget::Client { wake_id },
-        None => WakeTarget::None,
+        _ if is_own => Some(WakeTarget::ThisClient),
+        Some(wake_id) => Some(WakeTarget::Client { wake_id }),
+        None => None,
     };
-    Ok(Some(Released { was_held: true, wake }))
+    Ok(Some(Released { was_held: true, wake: wake.into_iter().collect() }))
 }

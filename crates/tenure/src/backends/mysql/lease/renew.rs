@@ -10,9 +10,10 @@ use tokio::time::Instant;
 
 use super::super::connection::ConnectionId;
 use super::super::error;
+use super::super::layout::renewal::{renew_holders, renew_rows};
 use super::super::layout::rows;
 use super::{LockTables, response_limit};
-use crate::backend::Claim;
+use crate::backend::{Claim, Mode};
 use crate::error::{Error, Result};
 use crate::support::backoff::Backoff;
 
@@ -91,12 +92,61 @@ pub(crate) async fn renew(tables: &LockTables, claims: &[Claim]) -> Result<Renew
     }
 }
 
+/// Tries each claim where it probably stands, in the row of its key or among the holders in other
+/// modes, and those that were not found in both places: a client that knows exclusive locks only
+/// may have handed the key off to a reader alone, and a downgrade may be under way.
 async fn renew_once(tables: &LockTables, claims: &[Claim], shortest: Duration) -> Result<Renewal> {
-    let sql = tables.statements.renew(claims);
+    if !tables.statements.other_modes {
+        let claims: Vec<_> = claims.iter().collect();
+        let sql = renew_rows(&tables.statements, &claims);
+        return execute(tables, sql, shortest).await;
+    }
+    let is_other =
+        |claim: &&Claim| claim.mode != Mode::Exclusive || tables.hints.is_downgraded(claim.owner);
+    let (others, exclusive): (Vec<_>, Vec<_>) = claims.iter().partition(is_other);
+    let sql = renew_sql(tables, &exclusive, &others);
+    let mut renewal = execute(tables, sql, shortest).await?;
+    let is_missing = |claim: &&Claim| !renewal.held.contains_key(&claim.owner.to_string());
+    let others: Vec<_> = others.into_iter().filter(is_missing).collect();
+    let missing: Vec<_> = claims.iter().filter(is_missing).collect();
+    if missing.is_empty() {
+        return Ok(renewal);
+    }
+    // In this order: a grant moves from the row to the holders, and never back.
+    match execute(tables, renew_sql(tables, &others, &missing), shortest).await {
+        Ok(found) => renewal.held.extend(found.held),
+        // Neither held nor lost, as far as is known, as if their rows were locked.
+        Err(_unavailable) => {
+            let connection_id = &renewal.connection_id;
+            let unknown = |claim: &&Claim| {
+                let connection_id = connection_id.clone();
+                (claim.owner.to_string(), HeldClaim { is_extended: false, connection_id })
+            };
+            renewal.held.extend(missing.iter().map(unknown).collect::<Vec<_>>());
+        }
+    }
+    Ok(renewal)
+}
+
+/// One packet for the claims in the rows of their keys, and those among the holders in other modes.
+fn renew_sql(tables: &LockTables, in_rows: &[&Claim], holders: &[&Claim]) -> String {
+    let statements = &tables.statements;
+    match (in_rows, holders) {
+        (_, []) => renew_rows(statements, in_rows),
+        ([], _) => renew_holders(statements, holders),
+        _ => {
+            let (rows, holders) =
+                (renew_rows(statements, in_rows), renew_holders(statements, holders));
+            format!("{rows};{holders}")
+        }
+    }
+}
+
+async fn execute(tables: &LockTables, sql: String, shortest: Duration) -> Result<Renewal> {
     let response = tables.main().execute(sql, response_limit(shortest)).await?;
     let connection_id = response.connection_id.clone();
     let mut held = HashMap::new();
-    for row in response.result_sets.last().into_iter().flatten() {
+    for row in response.result_sets.iter().flatten() {
         let is_extended = rows::value(row, "is_extended")?;
         let connection_id = connection_id.clone();
         held.insert(rows::text(row, "owner")?, HeldClaim { is_extended, connection_id });

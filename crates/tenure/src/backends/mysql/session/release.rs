@@ -21,9 +21,9 @@ pub(crate) async fn release(
     let mut released = release::release(tables, claim).await?;
     let unlock = unlock_sql(tables, &claim.key, claim.owner);
     let mut sql = format!("{unlock};SET SESSION wait_timeout={}", locks.wait_timeout());
-    if let WakeTarget::Client { wake_id } = &released.wake {
+    if let [WakeTarget::Client { wake_id }] = &*released.wake {
         sql = format!("{sql};{}", wake_sql(wake_id));
-        released.wake = WakeTarget::None;
+        released.wake.clear();
     }
     tables.main().execute(sql, response_limit(claim.ttl)).await?;
     Ok(released)

@@ -14,7 +14,7 @@ fn waiters() -> Waiters {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let main = Connection::start(options, runtime.handle());
     let by_key = vec![main.clone()];
-    let statements = Statements::new(LockMode::Lease);
+    let statements = Statements::new(LockMode::Lease, true);
     let tables = LockTables::new(statements, main, by_key, String::new());
     Waiters::new(Arc::new(tables), None, runtime.handle().clone())
 }
@@ -49,10 +49,10 @@ fn a_poll_of_an_outdated_row_grants_nothing() {
     waiters.tables.hints.record_queued(claim.owner, 0, 7);
     let mut response = wait(&waiters, &claim);
     for token in [6, 8] {
-        waiters.deliver(&waiters.poll_scope(), &[snapshot(&claim, token)]);
+        waiters.deliver(&waiters.poll_scope(), &[snapshot(&claim, token)], &[]);
         assert!(response.try_recv().is_err(), "token {token} was believed after 8 was shown");
     }
-    waiters.deliver(&waiters.poll_scope(), &[snapshot(&claim, 9)]);
+    waiters.deliver(&waiters.poll_scope(), &[snapshot(&claim, 9)], &[]);
     assert!(matches!(response.try_recv(), Ok(Some(_))));
 }
 
@@ -67,9 +67,9 @@ fn a_late_poll_grants_nothing_to_a_later_waiter() {
     drop(early);
     waiters.state.lock().waiters.clear();
     let mut after = wait(&waiters, &claim);
-    waiters.deliver(&late_poll, &shown);
+    waiters.deliver(&late_poll, &shown, &[]);
     assert!(after.try_recv().is_err(), "the old grant was believed");
     // A poll that began after the waiter was added is newer than every response before it.
-    waiters.deliver(&waiters.poll_scope(), &shown);
+    waiters.deliver(&waiters.poll_scope(), &shown, &[]);
     assert!(matches!(after.try_recv(), Ok(Some(_))));
 }
