@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Larger than the number of different statements.
-const STATEMENTS: usize = 48;
+const STATEMENTS: usize = 72;
 
 /// An ordinary commit need not be synced: after a power cut the id of the boot shows that commits
 /// may be lost, and all tokens that can have been granted are skipped. Without such an id every
