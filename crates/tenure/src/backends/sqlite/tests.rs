@@ -323,6 +323,23 @@ fn a_sweep_removes_dead_sessions_and_keeps_living_ones() {
     assert_eq!(number(&store, "SELECT count(*) FROM claim"), 0);
 }
 
+#[test]
+fn a_dead_session_hands_off_more_keys_than_a_block_has_tokens_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut dead, mut store) = (open(&folder).unwrap(), open(&folder).unwrap());
+    let grants = TOKEN_BLOCK / i64::from(TOKENS_PER_GRANT);
+    let mut waiters: Vec<_> = (0..2 * grants + 10).map(|n| claim(&n.to_string())).collect();
+    for waiter in &mut waiters {
+        acquire(&mut dead, waiter);
+        (waiter.owner, waiter.waits) = (Owner::random(), true);
+        assert!(matches!(try_acquire(&mut store, waiter).unwrap(), Attempt::Busy(_)));
+    }
+    drop(dead);
+    acquire(&mut store, &waiters[0]);
+    let held = "SELECT count(*) FROM claim WHERE place = 0 AND token IS NOT NULL";
+    assert_eq!(number(&store, held), waiters.len() as i64);
+}
+
 /// An earlier version, or a foreign client, may have written such a row.
 #[test]
 fn a_row_with_an_invalid_key_does_not_hide_the_others() {

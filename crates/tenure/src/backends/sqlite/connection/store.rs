@@ -28,6 +28,7 @@ const CHECKPOINT_FRAMES: i64 = 200;
 const TRIES: u32 = 10;
 
 const RESERVE: &str = "UPDATE meta SET reserved = reserved + ?1 WHERE next >= reserved - ?1 / 4";
+const RESERVE_MORE: &str = "UPDATE meta SET reserved = reserved + ?1";
 const HAS_ROWS: &str = "
 SELECT EXISTS (SELECT 1 FROM claim WHERE session = ?1)
     OR EXISTS (SELECT 1 FROM holder WHERE session = ?1)";
@@ -173,11 +174,16 @@ impl OpenStore {
         &mut self,
         mut work: impl FnMut(&mut WriteTransaction<'_>) -> Result<T, Abort>,
     ) -> Result<T> {
-        for _ in 0..TRIES {
+        for tries in 0..TRIES {
             match self.try_transact(&mut work) {
                 Ok(done) => return Ok(done),
                 Err(Abort::NoTokenLeft) => {
-                    self.reserve_tokens().map_err(|error| self.sqlite_error(error))?;
+                    // Where one block was not enough, the transaction hands off many keys.
+                    let reserved = match tries {
+                        0 => self.reserve_tokens(),
+                        _ => self.reserve(RESERVE_MORE, TOKEN_BLOCK << tries),
+                    };
+                    reserved.map_err(|error| self.sqlite_error(error))?;
                 }
                 Err(Abort::Sqlite(error)) => return Err(self.sqlite_error(error)),
             }
@@ -266,8 +272,11 @@ impl OpenStore {
 
     /// Reserves another block of tokens, by a commit that is synced before one of them is granted.
     fn reserve_tokens(&self) -> rusqlite::Result<()> {
-        let reserve = || self.connection.execute(RESERVE, [TOKEN_BLOCK]).map(drop);
-        open::synced(&self.connection, reserve)
+        self.reserve(RESERVE, TOKEN_BLOCK)
+    }
+
+    fn reserve(&self, sql: &str, tokens: i64) -> rusqlite::Result<()> {
+        open::synced(&self.connection, || self.connection.execute(sql, [tokens]).map(drop))
     }
 
     pub(crate) fn needs_maintenance(&self) -> bool {
