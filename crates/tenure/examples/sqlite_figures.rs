@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tenure::backend::{Backend, Claim, Owner, Scope};
+use tenure::backend::{Backend, Claim, Mode, Owner, Scope};
 use tenure::backends::Sqlite;
 use tenure::{Attempt, Key};
 
@@ -29,6 +29,10 @@ async fn measure() -> Result {
     let store = Sqlite::open(&url).await?;
     cycles(&store).await?;
     openings(&url).await?;
+    for count in [10, 100] {
+        readers(&url, count).await?;
+    }
+    crowd(&store).await?;
     handoffs(&store, &url, false).await?;
     handoffs(&store, &url, true).await?;
     idle_waiters(&store, &url).await?;
@@ -62,6 +66,65 @@ async fn openings(url: &str) -> Result {
         times.push(began.elapsed());
     }
     report("open + acquire + release + close", times);
+    Ok(())
+}
+
+/// From the release of a writer until so many readers of another session have confirmed that they
+/// hold, and from their last release until the next writer holds.
+async fn readers(url: &str, count: usize) -> Result {
+    let (one, two) = (Sqlite::open(url).await?, Sqlite::open(url).await?);
+    let (mut granted, mut returned) = (Vec::new(), Vec::new());
+    for _ in 0..40 {
+        let (writer, next) = (claim("readers", true)?, claim("readers", true)?);
+        acquire(&one, &writer).await?;
+        let mut waiting = Vec::new();
+        for _ in 0..count {
+            waiting.push(reader("readers", true)?);
+        }
+        for reader in &waiting {
+            let _busy = two.try_acquire(reader).await?;
+        }
+        let _busy = one.try_acquire(&next).await?;
+        let began = Instant::now();
+        one.release(&writer).await?;
+        for reader in &waiting {
+            acquire(&two, reader).await?;
+        }
+        granted.push(began.elapsed());
+        let began = Instant::now();
+        for reader in &waiting {
+            two.release(reader).await?;
+        }
+        acquire(&one, &next).await?;
+        returned.push(began.elapsed());
+        one.release(&next).await?;
+    }
+    report(&format!("writer → {count} readers hold"), granted);
+    report(&format!("{count} readers → writer holds"), returned);
+    Ok(())
+}
+
+/// A reader more, beside a thousand.
+async fn crowd(store: &Sqlite) -> Result {
+    let mut held = Vec::new();
+    for _ in 0..1000 {
+        held.push(reader("crowd", false)?);
+    }
+    for reader in &held {
+        acquire(store, reader).await?;
+    }
+    let mut times = Vec::new();
+    for _ in 0..200 {
+        let reader = reader("crowd", false)?;
+        let began = Instant::now();
+        acquire(store, &reader).await?;
+        store.release(&reader).await?;
+        times.push(began.elapsed());
+    }
+    report("the same, beside 1,000 readers", times);
+    for reader in &held {
+        store.release(reader).await?;
+    }
     Ok(())
 }
 
@@ -164,6 +227,12 @@ async fn race(url: &str, times: u32, file: &str) -> Result {
 fn claim(key: &str, waits: bool) -> Result<Claim> {
     let mut claim = Claim::new(Key::new(key)?, Owner::random(), Duration::from_secs(30));
     claim.waits = waits;
+    Ok(claim)
+}
+
+fn reader(key: &str, waits: bool) -> Result<Claim> {
+    let mut claim = claim(key, waits)?;
+    claim.mode = Mode::Shared;
     Ok(claim)
 }
 

@@ -1,12 +1,14 @@
 //! The end of a lease in the store, compared with the holder's own deadline.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tenure::ErrorKind;
 use tenure::backend::{Backend, Claim, Scope};
 use tenure::backends::Sqlite;
 
-use crate::{LEASE, TestContext, acquire, busy, claim, renew, waiting};
+use crate::peer::Peer;
+use crate::{LEASE, TestContext, acquire, busy, claim, reader, renew, waiting};
 
 /// When the lease ends in the store: not before this.
 async fn end(store: &Sqlite, claim: &Claim) -> Instant {
@@ -90,11 +92,48 @@ async fn a_renewal_is_of_the_grant_that_it_names() {
     mine.token = Some(evicted);
     renew(&store, &mine).await.unwrap();
     assert!(store.evict(&mine.key, evicted).await.unwrap());
-    // As a late request of the evicted claim would.
+    // As a late request of the evicted claim would, which names no grant.
+    mine.token = None;
     let token = acquire(&store, &mine).await.token;
+    mine.token = Some(evicted);
     assert!(token > evicted);
     let error = renew(&store, &mine).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     mine.token = Some(token);
     renew(&store, &mine).await.unwrap();
+}
+
+/// A command that runs what follows with a boot clock that is far ahead; `None` if this machine
+/// does not allow that.
+fn ahead() -> Option<Command> {
+    let command = || {
+        let mut command = Command::new("unshare");
+        command.args(["-T", "--boottime", "100000", "-f", "--kill-child"]);
+        command
+    };
+    let made = command().arg("true").status();
+    made.is_ok_and(|status| status.success()).then(command)
+}
+
+#[tokio::test]
+async fn another_boot_clock_moves_no_lease_of_several() {
+    let Some(command) = ahead() else {
+        return eprintln!("no time namespaces here: `unshare -T` is refused");
+    };
+    let context = TestContext::new();
+    let store = context.open().await;
+    let mut peer = Peer::behind(command);
+    assert_eq!(peer.request(&format!("open {}", context.url())), "open");
+    let (mine, writer) = (reader("a"), waiting("a"));
+    assert!(peer.request("shared a").starts_with("granted "));
+    acquire(&store, &mine).await;
+    assert_eq!(busy(&store, &writer).await.holders, 2);
+    let holding = store.list(Scope::Key(&mine.key)).await.unwrap().remove(0);
+    for holder in holding.holders {
+        let left = holder.ttl_left.unwrap();
+        assert!(left > LEASE / 2 && left <= LEASE + Duration::from_millis(1), "{holder:?}");
+    }
+    assert_eq!(peer.request("release"), "true");
+    assert!(store.release(&mine).await.unwrap());
+    acquire(&store, &writer).await;
 }

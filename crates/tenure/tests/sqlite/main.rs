@@ -3,8 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "in a test, that is how it fails")]
 
 mod faults;
+mod holders;
 mod hostile;
 mod leases;
+#[cfg(feature = "memory")]
+mod model;
+mod old_program;
+mod older;
 mod operations;
 mod peer;
 mod processes;
@@ -15,7 +20,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tenure::backend::{Backend, Claim, Grant, HolderInfo, Owner, Scope};
+use tenure::backend::{Backend, Claim, Grant, HolderInfo, Mode, Owner, Scope};
 use tenure::backends::Sqlite;
 use tenure::{Attempt, Busy, Key, Result};
 
@@ -60,6 +65,16 @@ impl TestContext {
         files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
     }
 
+    /// The last handle waits for the end of its session only a moment when it is dropped.
+    async fn until_no_session_is_left(&self) {
+        within(SOON, async {
+            while !self.sessions().is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    }
+
     /// Removes the store and what SQLite has beside it.
     fn delete(&self, endings: &[&str]) {
         for ending in endings {
@@ -76,6 +91,18 @@ fn claim(key: &str) -> Claim {
 
 fn waiting(key: &str) -> Claim {
     let mut claim = claim(key);
+    claim.waits = true;
+    claim
+}
+
+fn reader(key: &str) -> Claim {
+    let mut claim = claim(key);
+    claim.mode = Mode::Shared;
+    claim
+}
+
+fn waiting_reader(key: &str) -> Claim {
+    let mut claim = reader(key);
     claim.waits = true;
     claim
 }

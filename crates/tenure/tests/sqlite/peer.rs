@@ -1,12 +1,13 @@
 //! Another process: this test program once more, which executes one command per line.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tenure::backend::{Backend, Claim, HolderInfo, Owner};
+use tenure::backend::{Backend, Claim, HolderInfo, Mode, Owner};
 use tenure::backends::Sqlite;
 use tenure::{Attempt, Key};
 
@@ -146,6 +147,8 @@ fn execute() {
 struct State {
     store: Option<Sqlite>,
     claim: Option<Claim>,
+    /// Kept open with its transaction.
+    raw: Option<rusqlite::Connection>,
     children: Vec<Child>,
 }
 
@@ -159,8 +162,14 @@ impl State {
                 }
                 Err(error) => format!("{:?}: {error}", error.kind()),
             },
-            ["try_acquire", key] => {
-                let claim = new_claim(key, false);
+            ["sql", file, sql @ ..] => {
+                let raw = rusqlite::Connection::open(file).unwrap();
+                raw.execute_batch(&sql.join(" ")).unwrap();
+                self.raw = Some(raw);
+                "done".to_owned()
+            }
+            [verb @ ("try_acquire" | "shared"), key] => {
+                let claim = new_claim(key, false, *verb == "shared");
                 let attempt = self.store().try_acquire(&claim).await.unwrap();
                 self.claim = Some(claim);
                 match attempt {
@@ -168,8 +177,8 @@ impl State {
                     Attempt::Busy(_) => "busy".to_owned(),
                 }
             }
-            ["acquire", key] => {
-                let claim = new_claim(key, true);
+            [verb @ ("acquire" | "acquire_shared"), key] => {
+                let claim = new_claim(key, true, *verb == "acquire_shared");
                 let token = acquire(self.store(), &claim).await;
                 self.claim = Some(claim);
                 format!("granted {token}")
@@ -178,23 +187,29 @@ impl State {
                 let claim = self.claim.take().unwrap();
                 self.store().release(&claim).await.unwrap().to_string()
             }
-            ["spawn"] => {
-                // Without the standard streams of this process, whose reader would wait for it.
-                let mut command = Command::new("sleep");
-                command.arg("60").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-                let child = command.spawn().unwrap();
-                let pid = child.id().to_string();
-                self.children.push(child);
-                pid
-            }
-            ["count", key, times, file] => {
-                for _ in 0..times.parse::<u32>().unwrap() {
-                    count(self.store(), key, file).await;
+            ["spawn"] => self.spawn().to_string(),
+            [verb @ ("count" | "mix"), key, times, path] => {
+                for round in 0..times.parse::<u32>().unwrap() {
+                    match *verb {
+                        "count" => count(self.store(), key, path).await,
+                        _ => mix(self.store(), key, Path::new(path), round).await,
+                    }
                 }
-                "counted".to_owned()
+                if *verb == "mix" { "mixed" } else { "counted" }.to_owned()
             }
             other => panic!("cannot execute {other:?}"),
         }
+    }
+
+    /// Starts a child process, without the standard streams of this one, whose reader would wait
+    /// for it.
+    fn spawn(&mut self) -> u32 {
+        let mut command = Command::new("sleep");
+        command.arg("60").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().unwrap();
+        let pid = child.id();
+        self.children.push(child);
+        pid
     }
 
     fn store(&self) -> &Sqlite {
@@ -202,10 +217,13 @@ impl State {
     }
 }
 
-fn new_claim(key: &str, waits: bool) -> Claim {
+fn new_claim(key: &str, waits: bool, shared: bool) -> Claim {
     let ttl = Duration::from_secs(60);
     let mut claim = Claim::new(Key::new(key).unwrap(), Owner::random(), ttl);
     claim.waits = waits;
+    if shared {
+        claim.mode = Mode::Shared;
+    }
     claim.holder_info = HolderInfo::new("peer", "here", std::process::id(), "");
     claim
 }
@@ -219,9 +237,38 @@ async fn acquire(store: &Sqlite, claim: &Claim) -> u64 {
     }
 }
 
+/// Writes the same number to two files as a writer, or reads both as a reader, by turns. Every
+/// other writer goes on as a reader.
+async fn mix(store: &Sqlite, key: &str, folder: &Path, round: u32) {
+    let number = |name: &str| -> u64 {
+        std::fs::read_to_string(folder.join(name)).unwrap().trim().parse().unwrap()
+    };
+    let reads = !round.is_multiple_of(3);
+    let mut claim = new_claim(key, true, reads);
+    if reads {
+        acquire(store, &claim).await;
+        let one = number("one");
+        tokio::task::yield_now().await;
+        assert_eq!(one, number("two"), "a writer wrote while a reader read");
+    } else {
+        let token = acquire(store, &claim).await;
+        let next = number("one") + 1;
+        for name in ["one", "two"] {
+            std::fs::write(folder.join(name), next.to_string()).unwrap();
+            tokio::task::yield_now().await;
+        }
+        if round.is_multiple_of(2) {
+            (claim.mode, claim.token) = (Mode::Shared, tenure::FencingToken::new(token));
+            assert_eq!(acquire(store, &claim).await, token);
+            assert_eq!(number("one"), next);
+        }
+    }
+    assert!(store.release(&claim).await.unwrap());
+}
+
 /// Adds one to a number in a file, and fails for a token that is not the highest yet.
 async fn count(store: &Sqlite, key: &str, file: &str) {
-    let claim = new_claim(key, true);
+    let claim = new_claim(key, true, false);
     let token = acquire(store, &claim).await;
     let text = std::fs::read_to_string(file).unwrap();
     let (counted, last) = text.split_once(' ').unwrap();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::connection::store::OpenStore;
-use super::layout::row;
+use super::layout::row::{self, ClaimRow};
 use super::liveness::Session;
 use super::transaction::{Abort, WriteTransaction};
 use super::wake_socket::WakeReason;
@@ -15,29 +15,48 @@ use crate::token::FencingToken;
 /// Lists holders and their waiters. Leaves out those of dead sessions, though their rows are still
 /// in the file.
 pub(super) fn list(store: &OpenStore, scope: Scope<'_>) -> Result<Vec<Holding>> {
+    let rows = read(store, scope).map_err(|error| store.sqlite_error(error))?;
     let now = store.boot.now_ms();
-    let rows = row::rows(&store.connection, scope, now);
-    let rows = rows.map_err(|error| store.sqlite_error(error))?;
     let mut dead: HashMap<i64, bool> = HashMap::new();
-    let mut holdings: Vec<Holding> = Vec::new();
-    for (name, row) in rows {
+    let mut is_dead = |row: &ClaimRow| {
         let Session(id) = row.session;
-        if *dead.entry(id).or_insert_with(|| store.find_dead(row.session).is_some()) {
-            continue;
-        }
-        if row.is_holder() {
-            // A name that is not a valid key was written by a foreign client.
-            let key = Key::new(name).ok();
-            holdings.extend(key.map(|key| Holding::new(key, row.holder(now))));
-        } else if let Some(held) = holdings.last_mut().filter(|held| held.key.as_str() == name) {
-            held.waiters.push(row.waiter(now));
-        }
-        // A waiter without a holder that lives: the key is free, and about to be handed off.
+        *dead.entry(id).or_insert_with(|| store.find_dead(row.session).is_some())
+    };
+    let mut holdings: Vec<Holding> = Vec::new();
+    for (name, mut rows) in rows {
+        rows.retain(|row| row.expires > now && !is_dead(row));
+        let holders = rows.iter().filter(|row| row.is_holder()).map(|row| row.holder(now));
+        // A name that is not a valid key was written by a foreign client.
+        let Ok(key) = Key::new(name) else { continue };
+        // Without a holder that lives, the key is about to be handed off.
+        let Some(mut holding) = Holding::of(key, holders.collect()) else { continue };
+        let waiters = rows.iter().filter(|row| !row.is_holder());
+        holding.waiters = waiters.map(|row| row.waiter(now)).collect();
+        holdings.push(holding);
     }
     Ok(holdings)
 }
 
-/// Force-releases exactly the grant with this token. `true` if it was held until now.
+/// The rows of each key, holders first, as they were at one moment.
+fn read(store: &OpenStore, scope: Scope<'_>) -> rusqlite::Result<Vec<(String, Vec<ClaimRow>)>> {
+    let transaction = store.connection.unchecked_transaction()?;
+    let mut keys: Vec<(String, Vec<ClaimRow>)> = Vec::new();
+    for (name, row) in row::rows(&transaction, scope, store.boot.now_ms())? {
+        if keys.last().is_none_or(|(last, _)| *last != name) {
+            keys.push((name, Vec::new()));
+        }
+        let Some((name, rows)) = keys.last_mut() else { continue };
+        if row.is_marker() {
+            rows.extend(row::holders_of(&transaction, name)?);
+        } else {
+            rows.push(row);
+        }
+    }
+    transaction.commit()?;
+    Ok(keys)
+}
+
+/// Force-releases exactly the grant in whose range this token is. `true` if it was held until now.
 pub(super) fn evict(store: &mut OpenStore, key: &Key, token: FencingToken) -> Result<bool> {
     store.transact(|transaction| delete_grant(transaction, key, token))
 }
@@ -47,10 +66,12 @@ fn delete_grant(
     key: &Key,
     token: FencingToken,
 ) -> Result<bool, Abort> {
-    let head = transaction.head(key)?;
-    let Some(holder) = head.filter(|head| head.token == Some(token)) else { return Ok(false) };
-    transaction.delete(key, &holder)?;
-    transaction.wake(key, &holder, WakeReason::Evicted);
+    let holders = row::all_holders(transaction.connection, key)?;
+    let Some(holder) = holders.iter().find(|holder| holder.has_token(token)) else {
+        return Ok(false);
+    };
+    transaction.delete_holder(key, holder)?;
+    transaction.wake(key, holder, WakeReason::Evicted);
     transaction.settle(key)?;
     Ok(holder.expires > transaction.now)
 }

@@ -45,8 +45,7 @@ impl Boot {
     }
 }
 
-/// The wall clock in milliseconds: the first token of a new file, so that a store that was deleted
-/// and created again does not start below the tokens that it had granted.
+/// The wall clock in milliseconds.
 pub(super) fn unix_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.ok().and_then(|since| i64::try_from(since.as_millis()).ok()).unwrap_or(1).max(1)

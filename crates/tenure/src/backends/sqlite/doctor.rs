@@ -1,6 +1,6 @@
 //! Checks for `tenure doctor`: the file, the disk below it, and the sessions and claims in it.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::connection::store::OpenStore;
 use super::store_path::StorePath;
@@ -12,7 +12,7 @@ const LITTLE_SPACE: u64 = 50_000_000;
 
 pub(super) fn doctor(store: &mut OpenStore) -> Result<Vec<Finding>> {
     let mut findings = vec![file(store), space(&store.path), sessions(&store.path)];
-    let checks = [version, journal, integrity, claims];
+    let checks = [version, journal, integrity, claims, limits];
     for check in checks {
         let finding = check(&store.connection);
         findings.push(finding.map_err(|error| store.sqlite_error(error))?);
@@ -73,9 +73,29 @@ fn integrity(connection: &Connection) -> rusqlite::Result<Finding> {
 }
 
 fn claims(connection: &Connection) -> rusqlite::Result<Finding> {
-    let count = "SELECT count(*) FILTER (WHERE place = 0),
+    // The marker of several holders has token 0.
+    let count = "SELECT count(*) FILTER (WHERE place = 0 AND token > 0)
+                        + (SELECT count(*) FROM holder),
                         count(*) FILTER (WHERE place > 0) FROM claim";
     let (held, waiting): (i64, i64) =
         connection.query_row(count, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(Finding::good("claims", format!("{held} held or expired, {waiting} waiting")))
+}
+
+/// Programs that state different limits for one semaphore: each keeps its own.
+fn limits(connection: &Connection) -> rusqlite::Result<Finding> {
+    let differing = "
+        SELECT key, min(capacity), max(capacity) FROM
+            (SELECT key, capacity FROM holder UNION ALL
+             SELECT key, capacity FROM claim WHERE place > 0 OR token > 0)
+        WHERE capacity < 2147483647
+        GROUP BY key HAVING min(capacity) < max(capacity) ORDER BY key LIMIT 1";
+    let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let found = connection.query_row(differing, [], read).optional()?;
+    let Some((key, least, most)): Option<(String, i64, i64)> = found else {
+        return Ok(Finding::good("limits", "no semaphore is used with different limits"));
+    };
+    let detail = format!("`{key}` is used as a semaphore of {least} and of {most}");
+    Ok(Finding::new(Severity::Notice, "limits", detail)
+        .advise("state the same limit in all programs, unless it is being changed"))
 }

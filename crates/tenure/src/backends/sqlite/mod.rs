@@ -8,7 +8,8 @@
 //! - `connection`: the thread that owns the open store, and its transactions
 //! - `layout`: the tables and their rows
 //! - `transaction`: what acquire, renew, release and evict share: handoff, tokens, wake-ups
-//! - `acquire`, `renew`, `release`: the lock operations
+//! - `holders`: several holders of one key, and the marker before them
+//! - `acquire`, `downgrade`, `renew`, `release`: the lock operations
 //! - `wait`: `until_free` and `until_lost`
 //! - `wake_socket`: wake-ups between processes
 //! - `liveness`: sessions, and the file that shows that one lives
@@ -26,7 +27,9 @@ mod boot;
 mod config;
 mod connection;
 mod doctor;
+mod downgrade;
 mod error;
+mod holders;
 mod layout;
 mod liveness;
 mod mounts;
@@ -49,13 +52,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Reach, Scope};
+use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Modes, Reach, Scope};
 use crate::error::Result;
 use crate::finding::Finding;
 use crate::key::Key;
 use crate::support::url::Url;
 use crate::token::FencingToken;
 use config::Config;
+use connection::store::OpenStore;
 use connection::thread::StoreHandle;
 use wait::WatchFor;
 
@@ -144,13 +148,18 @@ impl Backend for Sqlite {
             reach: Reach::Machine,
             min_ttl: MIN_TTL,
             busy_leaves_nothing: true,
+            modes: Modes::ALL,
             ..Info::new("sqlite")
         }
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
         let claim = claim.clone();
-        self.store().execute(move |store| acquire::try_acquire(store, &claim)).await?
+        let attempt = move |store: &mut OpenStore| match claim.token {
+            Some(token) => downgrade::downgrade(store, &claim, token).map(Attempt::Granted),
+            None => acquire::try_acquire(store, &claim),
+        };
+        self.store().execute(attempt).await?
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {

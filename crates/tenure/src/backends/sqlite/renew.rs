@@ -9,6 +9,8 @@ use std::time::Duration;
 use super::acquire::whole_ms;
 use super::connection::open::{LOCK_TIMEOUT, set_lock_timeout};
 use super::connection::store::OpenStore;
+use super::holders::fits;
+use super::layout::row::{self, ClaimRow};
 use super::transaction::{Abort, WriteTransaction};
 use super::wake_socket::owner_bytes;
 use crate::backend::{Claim, LostReason};
@@ -26,7 +28,7 @@ UPDATE claim SET ttl = max(ttl, ?3), expires = max(expires, ?4)
 WHERE key = ?1 AND place = 0 AND owner = ?2 AND expires > ?5 AND (?6 IS NULL OR token = ?6)";
 
 /// The outcome of the renewal of one claim.
-enum Renewed {
+pub(super) enum Renewed {
     Extended,
     /// The row is still in the file, but its lease has ended.
     Expired,
@@ -60,7 +62,12 @@ pub(super) fn renew(store: &mut OpenStore, claims: &[Claim]) -> Vec<Result<Durat
     outcomes
 }
 
-fn renew_one(transaction: &mut WriteTransaction<'_>, claim: &Claim) -> Result<Renewed, Abort> {
+/// Extends the lease of the grant that the claim names, in whichever mode it holds: the claim may
+/// say how it held before a downgrade.
+pub(super) fn renew_one(
+    transaction: &mut WriteTransaction<'_>,
+    claim: &Claim,
+) -> Result<Renewed, Abort> {
     let key = claim.key.as_str();
     let ttl = whole_ms(claim.ttl);
     let owner = owner_bytes(claim.owner);
@@ -69,19 +76,23 @@ fn renew_one(transaction: &mut WriteTransaction<'_>, claim: &Claim) -> Result<Re
     if transaction.execute(RENEW, change)? > 0 {
         return Ok(Renewed::Extended);
     }
-    let holder = transaction.head(&claim.key)?.filter(|head| head.is_holder());
-    Ok(match holder {
-        Some(holder) if holder.owner == claim.owner => {
-            // A later grant of the same owner, as after an eviction, is not the one that is named.
-            let named = claim.token.is_none() || claim.token == holder.token;
-            if named { Renewed::Expired } else { Renewed::NotHeld }
-        }
-        Some(holder) if holder.expires > transaction.now => Renewed::TakenOver,
-        _ => Renewed::NotHeld,
-    })
+    let head = transaction.head(&claim.key)?;
+    let several = head.as_ref().is_some_and(ClaimRow::is_marker);
+    if several && transaction.renew_one_of_several(&claim.key, claim.owner, ttl, claim.token)? {
+        return Ok(Renewed::Extended);
+    }
+    let mut holders = row::all_holders(transaction.connection, &claim.key)?;
+    if let Some(own) = holders.iter().find(|holder| holder.owner == claim.owner) {
+        // A later grant of the same owner, as after an eviction, is not the one that is named.
+        let named = claim.token.is_none() || claim.token == own.token;
+        return Ok(if named { Renewed::Expired } else { Renewed::NotHeld });
+    }
+    holders.retain(|holder| holder.expires > transaction.now);
+    // A claim that fits beside the holders was not replaced by them.
+    Ok(if fits(&holders, claim.mode) { Renewed::NotHeld } else { Renewed::TakenOver })
 }
 
-fn outcome(store: &mut OpenStore, claim: &Claim, renewed: Renewed) -> Result<Duration> {
+pub(super) fn outcome(store: &mut OpenStore, claim: &Claim, renewed: Renewed) -> Result<Duration> {
     if let Renewed::Extended = renewed {
         return Ok(claim.ttl);
     }

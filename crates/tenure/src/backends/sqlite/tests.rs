@@ -18,10 +18,11 @@ use super::renew::renew;
 use super::store_path::StorePath;
 use super::wait::{HintWatch, HintWatches, WatchFor};
 use crate::backend::Attempt;
-use crate::backend::{Claim, Grant, HolderInfo, Owner, Scope};
+use crate::backend::{Claim, Grant, HolderInfo, Mode, Owner, Scope};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::support::url::Url;
+use crate::token::TOKENS_PER_GRANT;
 
 fn config(folder: &TempDir) -> Config {
     let url = format!("sqlite://{}/locks.db", folder.path().display());
@@ -70,7 +71,7 @@ fn after_a_restart_of_the_machine_tokens_continue_behind_every_reserved_one() {
     let mut store = open(&folder).unwrap();
     let next = acquire(&mut store, &claim("a")).token.as_i64();
     assert_eq!(next, reserved + 1, "a token below {reserved} may have been granted before");
-    assert!(next > first + 900);
+    assert!(next > first + 900 * i64::from(TOKENS_PER_GRANT));
 }
 
 #[test]
@@ -98,6 +99,34 @@ fn after_a_restart_of_the_machine_dead_sessions_are_removed_and_the_rest_get_one
 }
 
 #[test]
+fn after_a_restart_of_the_machine_several_holders_are_brought_up_to_date_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut stores = [open(&folder).unwrap(), open(&folder).unwrap(), open(&folder).unwrap()];
+    let mut mine = claim("a");
+    for (n, store) in (1..).zip(&mut stores) {
+        mine = Claim { owner: Owner::random(), mode: Mode::Shared, ..mine };
+        mine.ttl = Duration::from_secs(n * 60);
+        acquire(store, &mine);
+    }
+    let [dead, living, last] = stores;
+    drop(dead);
+    let far = "UPDATE claim SET expires = expires + 1000000000";
+    living.connection.execute(far, []).unwrap();
+    living.connection.execute(&far.replace("claim", "holder"), []).unwrap();
+    living.connection.execute("UPDATE meta SET boot = 'another boot'", []).unwrap();
+    let mut store = open(&folder).unwrap();
+    let left = list(&store, Scope::Key(&mine.key)).unwrap().remove(0).holders;
+    let left: Vec<_> = left.iter().map(|holder| holder.ttl_left.unwrap().as_secs()).collect();
+    assert!(left.len() == 2 && left[0] <= 120 && left[1] <= 180, "{left:?}");
+    assert!(left[0] > 60 && left[1] > 120, "{left:?}");
+    let ends = "SELECT (SELECT expires FROM claim) - max(expires) FROM holder";
+    assert_eq!(number(&store, ends), 0, "the marker ends with the last of them");
+    assert!(matches!(try_acquire(&mut store, &claim("a")).unwrap(), Attempt::Busy(_)));
+    drop((living, last));
+    acquire(&mut store, &claim("a"));
+}
+
+#[test]
 fn opening_an_up_to_date_store_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     open(&folder).unwrap().close();
@@ -111,14 +140,21 @@ fn opening_an_up_to_date_store_writes_nothing() {
 fn tokens_grow_without_a_gap_when_a_block_is_used_up() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = open(&folder).unwrap();
-    let mine = claim("a");
+    let (mut mine, per_grant) = (claim("a"), u64::from(TOKENS_PER_GRANT));
     let mut last = acquire(&mut store, &mine).token.get();
-    for _ in 0..2 * TOKEN_BLOCK {
+    let grants = TOKEN_BLOCK / i64::from(TOKENS_PER_GRANT);
+    assert_eq!(grants, 1024, "a synced commit for so many grants");
+    for _ in 0..2 * grants {
         release(&mut store, &mine).unwrap();
         let next = acquire(&mut store, &mine).token.get();
-        assert_eq!(next, last + 1);
+        assert_eq!(next, last + per_grant);
         last = next;
     }
+    release(&mut store, &mine).unwrap();
+    mine.mode = Mode::Shared;
+    assert_eq!(acquire(&mut store, &mine).token.get(), last + per_grant);
+    let other = Claim { owner: Owner::random(), ..mine };
+    assert_eq!(acquire(&mut store, &other).token.get(), last + per_grant + 1, "one for a reader");
     assert_eq!(number(&store, "PRAGMA synchronous"), 1, "every commit would be synced");
 }
 
@@ -128,13 +164,14 @@ fn maintenance_reserves_tokens_before_they_run_out() {
     let mut store = open(&folder).unwrap();
     let left = |store: &OpenStore| number(store, "SELECT reserved - next FROM meta");
     acquire(&mut store, &claim("a"));
-    store.connection.execute("UPDATE meta SET next = reserved - 10", []).unwrap();
+    store.connection.execute("UPDATE meta SET next = reserved - 5000", []).unwrap();
     acquire(&mut store, &claim("b"));
-    assert_eq!(left(&store), 9);
+    let few = 5000 - i64::from(TOKENS_PER_GRANT);
+    assert_eq!(left(&store), few);
     store.run_maintenance();
-    assert_eq!(left(&store), 9 + TOKEN_BLOCK);
+    assert_eq!(left(&store), few + TOKEN_BLOCK);
     store.run_maintenance();
-    assert_eq!(left(&store), 9 + TOKEN_BLOCK);
+    assert_eq!(left(&store), few + TOKEN_BLOCK);
 }
 
 #[test]
@@ -158,7 +195,7 @@ fn a_newer_store_is_refused_with_both_versions() {
     raw(&folder).execute_batch("PRAGMA user_version = 7").unwrap();
     let error = refused(&folder);
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("schema 7, this one knows 1"), "{error}");
+    assert!(error.to_string().contains("schema 7, this one knows 2"), "{error}");
 }
 
 #[test]
@@ -286,6 +323,23 @@ fn a_sweep_removes_dead_sessions_and_keeps_living_ones() {
     assert_eq!(number(&store, "SELECT count(*) FROM claim"), 0);
 }
 
+#[test]
+fn a_dead_session_hands_off_more_keys_than_a_block_has_tokens_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut dead, mut store) = (open(&folder).unwrap(), open(&folder).unwrap());
+    let grants = TOKEN_BLOCK / i64::from(TOKENS_PER_GRANT);
+    let mut waiters: Vec<_> = (0..2 * grants + 10).map(|n| claim(&n.to_string())).collect();
+    for waiter in &mut waiters {
+        acquire(&mut dead, waiter);
+        (waiter.owner, waiter.waits) = (Owner::random(), true);
+        assert!(matches!(try_acquire(&mut store, waiter).unwrap(), Attempt::Busy(_)));
+    }
+    drop(dead);
+    acquire(&mut store, &waiters[0]);
+    let held = "SELECT count(*) FROM claim WHERE place = 0 AND token IS NOT NULL";
+    assert_eq!(number(&store, held), waiters.len() as i64);
+}
+
 /// An earlier version, or a foreign client, may have written such a row.
 #[test]
 fn a_row_with_an_invalid_key_does_not_hide_the_others() {
@@ -293,7 +347,7 @@ fn a_row_with_an_invalid_key_does_not_hide_the_others() {
     let mut store = open(&folder).unwrap();
     acquire(&mut store, &claim("a"));
     let copy = "INSERT INTO claim SELECT key || ' ', place, owner, token, ttl, expires, since, \
-                session, pid, note FROM claim";
+                session, pid, note, weight, capacity, tokens FROM claim";
     store.connection.execute(copy, []).unwrap();
     let listed = list(&store, Scope::Prefix("")).unwrap();
     let keys: Vec<_> = listed.iter().map(|holding| holding.key.as_str()).collect();

@@ -20,7 +20,9 @@ use crate::backend::Owner;
 /// Length of an owner: 16 bytes of the client and 8 of the number.
 const OWNER: usize = 24;
 /// Length of a wake-up: an owner and a reason.
-const MESSAGE: usize = OWNER + 1;
+const WAKE_UP: usize = OWNER + 1;
+/// How many wake-ups a message has at most.
+pub(super) const LONGEST_MESSAGE: usize = 256;
 
 /// What a wake-up tells its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,15 +71,12 @@ impl WakeSocket {
         }
     }
 
-    /// The next wake-up that has come, if there is one. Skips messages that are none.
-    pub(super) fn receive(&self) -> Option<(Owner, WakeReason)> {
-        let mut message = [0; MESSAGE + 1];
-        loop {
-            let (len, _) = recv(&self.socket, &mut message[..], RecvFlags::DONTWAIT).ok()?;
-            if let Some(wake_up) = decode(&message[..len]) {
-                return Some(wake_up);
-            }
-        }
+    /// The wake-ups of the next message that has come, if there is one; none of a message that is
+    /// of another form.
+    pub(super) fn receive(&self) -> Option<Vec<(Owner, WakeReason)>> {
+        let mut message = [0; LONGEST_MESSAGE * WAKE_UP + 1];
+        let (len, _) = recv(&self.socket, &mut message[..], RecvFlags::DONTWAIT).ok()?;
+        Some(decode(&message[..len]))
     }
 
     /// Removes the socket. If that fails, it is removed together with the liveness file.
@@ -92,16 +91,15 @@ impl AsFd for WakeSocket {
     }
 }
 
-/// Wakes an owner of another session. Fails if that session has no socket, or a full one: then the
-/// owner polls.
+/// Sends wake-ups to owners of another session, in one message. Fails if that session has no
+/// socket, or a full one: then the owners poll.
 pub(super) fn wake(
     path: &StorePath,
     session: Session,
-    owner: Owner,
-    reason: WakeReason,
+    wake_ups: &[(Owner, WakeReason)],
 ) -> io::Result<()> {
     let (address, _open) = path.sessions.socket(&session.socket_name())?;
-    send(&SocketAddrUnix::new(address)?, &encode(owner, reason))
+    send(&SocketAddrUnix::new(address)?, &encode(wake_ups))
 }
 
 fn send(address: &SocketAddrUnix, message: &[u8]) -> io::Result<()> {
@@ -118,24 +116,29 @@ fn datagram_socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?)
 }
 
-fn encode(owner: Owner, reason: WakeReason) -> [u8; MESSAGE] {
-    let mut message = [0; MESSAGE];
-    message[..OWNER].copy_from_slice(&owner_bytes(owner));
-    message[OWNER] = match reason {
-        WakeReason::Evicted => b'e',
-        WakeReason::Offered => b'o',
-    };
+fn encode(wake_ups: &[(Owner, WakeReason)]) -> Vec<u8> {
+    let mut message = Vec::with_capacity(wake_ups.len() * WAKE_UP);
+    for (owner, reason) in wake_ups {
+        message.extend_from_slice(&owner_bytes(*owner));
+        message.push(match reason {
+            WakeReason::Evicted => b'e',
+            WakeReason::Offered => b'o',
+        });
+    }
     message
 }
 
-fn decode(message: &[u8]) -> Option<(Owner, WakeReason)> {
-    let (reason, owner) = message.split_last()?;
-    let reason = match reason {
-        b'e' => WakeReason::Evicted,
-        b'o' => WakeReason::Offered,
-        _ => return None,
-    };
-    Some((owner_from(owner)?, reason))
+fn decode(message: &[u8]) -> Vec<(Owner, WakeReason)> {
+    let wake_ups = message.chunks(WAKE_UP).map(|wake_up| {
+        let (reason, owner) = wake_up.split_last()?;
+        let reason = match reason {
+            b'e' => WakeReason::Evicted,
+            b'o' => WakeReason::Offered,
+            _ => return None,
+        };
+        Some((owner_from(owner)?, reason))
+    });
+    wake_ups.collect::<Option<_>>().unwrap_or_default()
 }
 
 /// An owner as it is written in a row and in a wake-up.
@@ -157,15 +160,16 @@ mod tests {
 
     #[test]
     fn a_wake_up_survives_its_encoding_and_other_messages_are_ignored() {
-        let owner = Owner::new(*b"0123456789abcdef", u64::MAX - 7);
-        for reason in [WakeReason::Evicted, WakeReason::Offered] {
-            assert_eq!(decode(&encode(owner, reason)), Some((owner, reason)));
+        let owner = |number| Owner::new(*b"0123456789abcdef", u64::MAX - number);
+        let wake_ups = [(owner(7), WakeReason::Evicted), (owner(8), WakeReason::Offered)];
+        for part in [&wake_ups[..1], &wake_ups[1..], &wake_ups] {
+            assert_eq!(decode(&encode(part)), part);
         }
-        let mut wrong = encode(owner, WakeReason::Offered);
-        wrong[MESSAGE - 1] = b'x';
-        assert_eq!(decode(&wrong), None);
-        assert_eq!(decode(b""), None);
-        assert_eq!(decode(b"o"), None);
-        assert_eq!(decode(&[b'o'; MESSAGE + 1]), None);
+        let mut wrong = encode(&wake_ups);
+        *wrong.last_mut().unwrap() = b'x';
+        assert_eq!(decode(&wrong), []);
+        assert_eq!(decode(b""), []);
+        assert_eq!(decode(b"o"), []);
+        assert_eq!(decode(&[b'o'; WAKE_UP + 1]), []);
     }
 }

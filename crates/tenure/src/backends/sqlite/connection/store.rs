@@ -1,13 +1,13 @@
 //! The open store: the SQLite connection, and the session that this client has in the file. It is
 //! used by one thread only.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::{io, mem};
 
 use rusqlite::Connection;
 
 use super::open;
-use crate::backend::Owner;
+use crate::backend::{Mode, Owner};
 use crate::backends::sqlite::boot::Boot;
 use crate::backends::sqlite::config::Config;
 use crate::backends::sqlite::error::{from_io, from_sqlite};
@@ -16,7 +16,7 @@ use crate::backends::sqlite::layout::schema::TOKEN_BLOCK;
 use crate::backends::sqlite::liveness::{DeadSession, LivenessFile, Session};
 use crate::backends::sqlite::store_path::StorePath;
 use crate::backends::sqlite::transaction::{Abort, WakeUp, WriteTransaction};
-use crate::backends::sqlite::wake_socket::{self, WakeReason, WakeSocket};
+use crate::backends::sqlite::wake_socket::{self, LONGEST_MESSAGE, WakeReason, WakeSocket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 
@@ -28,7 +28,10 @@ const CHECKPOINT_FRAMES: i64 = 200;
 const TRIES: u32 = 10;
 
 const RESERVE: &str = "UPDATE meta SET reserved = reserved + ?1 WHERE next >= reserved - ?1 / 4";
-const HAS_ROWS: &str = "SELECT EXISTS (SELECT 1 FROM claim WHERE session = ?1)";
+const RESERVE_MORE: &str = "UPDATE meta SET reserved = reserved + ?1";
+const HAS_ROWS: &str = "
+SELECT EXISTS (SELECT 1 FROM claim WHERE session = ?1)
+    OR EXISTS (SELECT 1 FROM holder WHERE session = ?1)";
 
 /// An open store. It has no session until its first claim: reading needs none.
 pub(crate) struct OpenStore {
@@ -110,7 +113,8 @@ impl OpenStore {
     pub(crate) fn receive_wake_ups(&mut self) -> Vec<(Owner, WakeReason)> {
         let mut received = mem::take(&mut self.local_wake_ups);
         let socket = self.wake_socket.iter();
-        received.extend(socket.flat_map(|socket| std::iter::from_fn(|| socket.receive())));
+        received
+            .extend(socket.flat_map(|socket| std::iter::from_fn(|| socket.receive())).flatten());
         received
     }
 
@@ -135,9 +139,21 @@ impl OpenStore {
         if self.is_own(session) { None } else { DeadSession::probe(&self.path, session) }
     }
 
-    /// The holder of a key; if there is none, its first waiter.
-    pub(crate) fn head(&self, key: &Key) -> Result<Option<ClaimRow>> {
-        row::head(&self.connection, key).map_err(|error| self.sqlite_error(error))
+    /// The proofs for those of these holders whose sessions are known to be dead.
+    pub(crate) fn find_dead_among(&self, holders: &[ClaimRow]) -> Vec<DeadSession> {
+        let mut seen = HashSet::new();
+        let sessions = holders.iter().map(|holder| holder.session);
+        sessions.filter(|session| seen.insert(*session)).filter_map(|s| self.find_dead(s)).collect()
+    }
+
+    /// All holders of a key, the oldest first. Their leases may have ended.
+    pub(crate) fn holders(&self, key: &Key) -> Result<Vec<ClaimRow>> {
+        row::all_holders(&self.connection, key).map_err(|error| self.sqlite_error(error))
+    }
+
+    /// The first waiter of a key. Its entry may have expired.
+    pub(crate) fn first_waiter(&self, key: &Key) -> Result<Option<ClaimRow>> {
+        row::first_waiter(&self.connection, key).map_err(|error| self.sqlite_error(error))
     }
 
     /// The queue entry of an owner, if it waits for the key. It may have expired.
@@ -158,11 +174,16 @@ impl OpenStore {
         &mut self,
         mut work: impl FnMut(&mut WriteTransaction<'_>) -> Result<T, Abort>,
     ) -> Result<T> {
-        for _ in 0..TRIES {
+        for tries in 0..TRIES {
             match self.try_transact(&mut work) {
                 Ok(done) => return Ok(done),
                 Err(Abort::NoTokenLeft) => {
-                    self.reserve_tokens().map_err(|error| self.sqlite_error(error))?;
+                    // Where one block was not enough, the transaction hands off many keys.
+                    let reserved = match tries {
+                        0 => self.reserve_tokens(),
+                        _ => self.reserve(RESERVE_MORE, TOKEN_BLOCK << tries),
+                    };
+                    reserved.map_err(|error| self.sqlite_error(error))?;
                 }
                 Err(Abort::Sqlite(error)) => return Err(self.sqlite_error(error)),
             }
@@ -200,20 +221,45 @@ impl OpenStore {
         done
     }
 
+    /// Sends wake-ups to their sessions: those of one run of waiters that share the key in one
+    /// message, since the queue of a socket is short.
     fn send(&mut self, wake_ups: Vec<WakeUp>) {
-        for WakeUp { session, key, owner, reason } in wake_ups {
-            if self.is_own(session) {
-                self.local_wake_ups.push((owner, reason));
+        let mut messages: Vec<Vec<WakeUp>> = Vec::new();
+        let mut shared: HashMap<Session, usize> = HashMap::new();
+        for wake_up in wake_ups {
+            if self.is_own(wake_up.session) {
+                self.local_wake_ups.push((wake_up.owner, wake_up.reason));
                 continue;
             }
-            let sent = wake_socket::wake(&self.path, session, owner, reason);
-            // A session without a socket polls often, and one with a full socket is stopped. But a
-            // waiter of another user, whose socket this user may not write to, relies on it.
-            let denied = sent.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
-            if denied && reason == WakeReason::Offered {
-                // If that fails, the offer expires and the next waiter gets it.
-                let _ignored = self.transact(|change| change.extend_offer(&key, owner));
+            // An owner that waits to hold alone may be of a program that reads only messages of
+            // one wake-up.
+            if wake_up.mode == Mode::Exclusive {
+                messages.push(vec![wake_up]);
+                continue;
             }
+            let at = shared.entry(wake_up.session).or_insert(messages.len());
+            if messages.get(*at).is_none_or(|message| message.len() == LONGEST_MESSAGE) {
+                *at = messages.len();
+                messages.push(Vec::new());
+            }
+            messages[*at].push(wake_up);
+        }
+        messages.into_iter().for_each(|message| self.send_to_session(&message));
+    }
+
+    fn send_to_session(&mut self, message: &[WakeUp]) {
+        let Some(WakeUp { session, .. }) = message.first() else { return };
+        let wake_ups: Vec<_> = message.iter().map(|one| (one.owner, one.reason)).collect();
+        let sent = wake_socket::wake(&self.path, *session, &wake_ups);
+        // A session without a socket polls often, and one with a full socket is stopped. But a
+        // waiter of another user, whose socket this user may not write to, relies on it.
+        let denied = sent.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+        let offers = || message.iter().filter(|one| one.reason == WakeReason::Offered);
+        if denied && offers().next().is_some() {
+            // If that fails, the offers expire and the next waiters get them.
+            let _ignored = self.transact(|change| {
+                offers().try_for_each(|one| change.extend_offer(&one.key, one.owner))
+            });
         }
     }
 
@@ -226,8 +272,11 @@ impl OpenStore {
 
     /// Reserves another block of tokens, by a commit that is synced before one of them is granted.
     fn reserve_tokens(&self) -> rusqlite::Result<()> {
-        let reserve = || self.connection.execute(RESERVE, [TOKEN_BLOCK]).map(drop);
-        open::synced(&self.connection, reserve)
+        self.reserve(RESERVE, TOKEN_BLOCK)
+    }
+
+    fn reserve(&self, sql: &str, tokens: i64) -> rusqlite::Result<()> {
+        open::synced(&self.connection, || self.connection.execute(sql, [tokens]).map(drop))
     }
 
     pub(crate) fn needs_maintenance(&self) -> bool {

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use super::store::OpenStore;
 use crate::backend::Claim;
 use crate::backends::sqlite::config::Config;
+use crate::backends::sqlite::liveness::Session;
 use crate::backends::sqlite::wait::{HintWatch, HintWatches, WatchFor};
 use crate::error::{Error, ErrorKind, Result};
 use crate::support::sync::Mutex;
@@ -174,12 +175,12 @@ fn sleep(
     let socket = store.wake_socket();
     fds.extend(socket.map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)));
     let skip = fds.len();
-    let (ids, processes): (Vec<u64>, Vec<_>) = watches.processes().unzip();
+    let (ids, processes): (Vec<(u64, Session)>, Vec<_>) = watches.processes().unzip();
     fds.extend(processes.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     // Interrupted or out of memory: the main loop checks everything and comes back.
     let events = poll(&mut fds, timeout.as_ref()).unwrap_or(0);
     let ended = fds[skip..].iter().zip(ids).filter(|(fd, _)| !fd.revents().is_empty());
-    let ended: Vec<u64> = ended.map(|(_, id)| id).collect();
+    let ended: Vec<_> = ended.map(|(_, id)| id).collect();
     // Before the queue is read: a command that is sent from now on wakes the thread again.
     waker.clear();
     ended.into_iter().for_each(|id| watches.process_ended(store, id));

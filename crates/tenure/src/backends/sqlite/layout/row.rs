@@ -1,38 +1,59 @@
-//! A row of the table `claim`, and the statements that read rows.
+//! A row of the tables `claim` and `holder`, and the statements that read rows.
 
 use std::time::Duration;
 
 use rusqlite::types::{FromSqlError, Type};
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::backend::{Holder, HolderInfo, Owner, Scope, Waiter};
+use crate::backend::{Holder, HolderInfo, Mode, Owner, Scope, Waiter};
 use crate::backends::sqlite::liveness::Session;
 use crate::backends::sqlite::wake_socket::{owner_bytes, owner_from};
 use crate::key::Key;
 use crate::token::FencingToken;
 
-const HEAD: &str = "
-SELECT place, owner, token, ttl, expires, since, session, pid, note
-FROM claim WHERE key = ?1 ORDER BY place LIMIT 1";
-const OF_KEY: &str = "
-SELECT place, owner, token, ttl, expires, since, session, pid, note, key
-FROM claim WHERE key = ?1 AND expires > ?2 ORDER BY key, place";
+/// What [`ClaimRow::read`] reads, after the column `place` or what stands for it.
+macro_rules! columns {
+    () => {
+        "owner, token, ttl, expires, since, session, pid, note, weight, capacity, tokens"
+    };
+}
+
+const HEAD: &str =
+    concat!("SELECT place, ", columns!(), " FROM claim WHERE key = ?1 ORDER BY place LIMIT 1");
+const FIRST_WAITER: &str = concat!(
+    "SELECT place, ",
+    columns!(),
+    " FROM claim WHERE key = ?1 AND place > 0 ORDER BY place LIMIT 1"
+);
+const HOLDERS: &str =
+    concat!("SELECT 0, ", columns!(), " FROM holder WHERE key = ?1 ORDER BY token");
+const OF_KEY: &str = concat!(
+    "SELECT place, ",
+    columns!(),
+    ", key FROM claim WHERE key = ?1 AND expires > ?2 ORDER BY key, place"
+);
 /// Not `LIKE`: a prefix may contain its wildcards.
-const OF_PREFIX: &str = "
-SELECT place, owner, token, ttl, expires, since, session, pid, note, key
-FROM claim WHERE key >= ?1 AND substr(key, 1, length(?1)) = ?1 AND expires > ?2
-ORDER BY key, place";
-const QUEUE_ENTRY: &str =
-    "SELECT place, expires FROM claim WHERE key = ?1 AND owner = ?2 AND place > 0";
+const OF_PREFIX: &str = concat!(
+    "SELECT place, ",
+    columns!(),
+    ", key FROM claim WHERE key >= ?1 AND substr(key, 1, length(?1)) = ?1 AND expires > ?2
+ORDER BY key, place"
+);
+const QUEUE_ENTRY: &str = "
+SELECT place, expires, weight, capacity FROM claim WHERE key = ?1 AND owner = ?2 AND place > 0";
 const AHEAD: &str =
     "SELECT count(*) FROM claim WHERE key = ?1 AND place > 0 AND place < ?2 AND expires > ?3";
 
-/// A holder (position 0) or a waiter.
+/// A holder (position 0), a waiter, or the marker of several holders.
 pub(crate) struct ClaimRow {
     /// The column `place`.
     pub(crate) position: i64,
     pub(crate) owner: Owner,
+    pub(crate) mode: Mode,
+    /// Of a holder. A marker has the number 0, which is no token.
     pub(crate) token: Option<FencingToken>,
+    /// How many tokens from `token` on are the grant's.
+    pub(crate) tokens: u32,
     pub(crate) ttl: i64,
     pub(crate) expires: i64,
     pub(crate) since: i64,
@@ -46,6 +67,7 @@ pub(crate) struct ClaimRow {
 pub(crate) struct QueueEntry {
     pub(crate) position: i64,
     pub(crate) expires: i64,
+    pub(crate) mode: Mode,
 }
 
 impl ClaimRow {
@@ -64,11 +86,25 @@ impl ClaimRow {
             session: Session(row.get(6)?),
             pid: row.get(7)?,
             note: row.get(8)?,
+            mode: mode_of(row.get(9)?, row.get(10)?),
+            tokens: row.get(11)?,
         })
     }
 
+    /// Whether the row is a holder's. That of a marker stands for several.
     pub(crate) fn is_holder(&self) -> bool {
         self.position == 0
+    }
+
+    /// Whether the row only says that the holders of the key are in the table `holder`.
+    pub(crate) fn is_marker(&self) -> bool {
+        self.position == 0 && self.token.is_none()
+    }
+
+    /// Whether this is the grant in whose range the token is.
+    pub(crate) fn has_token(&self, token: FencingToken) -> bool {
+        let first = self.token.map(FencingToken::get);
+        first.is_some_and(|first| (first..first + u64::from(self.tokens)).contains(&token.get()))
     }
 
     /// The time until the lease or queue entry expires.
@@ -78,6 +114,7 @@ impl ClaimRow {
 
     pub(crate) fn holder(&self, now: i64) -> Holder {
         Holder {
+            mode: self.mode,
             token: self.token,
             held_for: Some(span(now - self.since)),
             ttl_left: Some(self.left(now)),
@@ -87,13 +124,48 @@ impl ClaimRow {
 
     pub(crate) fn waiter(&self, now: i64) -> Waiter {
         let waiting_for = Some(span(now - self.since));
-        Waiter { waiting_for, ..Waiter::new(&HolderInfo::decode(&self.note)) }
+        Waiter { mode: self.mode, waiting_for, ..Waiter::new(&HolderInfo::decode(&self.note)) }
     }
 }
 
-/// The holder of a key; if there is none, its first waiter.
+/// The mode with this weight and limit. Numbers of which this version knows no mode fit beside no
+/// other, and nothing beside them.
+fn mode_of(weight: i64, capacity: i64) -> Mode {
+    let lock = capacity == i64::from(Mode::Shared.limit());
+    if lock {
+        let shared = weight == i64::from(Mode::Shared.weight());
+        return if shared { Mode::Shared } else { Mode::Exclusive };
+    }
+    let numbers = u32::try_from(weight).ok().zip(u32::try_from(capacity).ok());
+    let permits = numbers.and_then(|(take, of)| Mode::permits(take, of).ok());
+    permits.unwrap_or(Mode::Exclusive)
+}
+
+/// The holder of a key, or the marker of several; if there is none, its first waiter.
 pub(crate) fn head(connection: &Connection, key: &Key) -> rusqlite::Result<Option<ClaimRow>> {
     connection.prepare_cached(HEAD)?.query_row([key.as_str()], ClaimRow::read).optional()
+}
+
+/// The first waiter of a key. Its entry may have expired.
+pub(crate) fn first_waiter(
+    connection: &Connection,
+    key: &Key,
+) -> rusqlite::Result<Option<ClaimRow>> {
+    connection.prepare_cached(FIRST_WAITER)?.query_row([key.as_str()], ClaimRow::read).optional()
+}
+
+/// The holders behind a marker, the oldest first. Their leases may have ended.
+pub(crate) fn holders_of(connection: &Connection, key: &str) -> rusqlite::Result<Vec<ClaimRow>> {
+    connection.prepare_cached(HOLDERS)?.query_map([key], ClaimRow::read)?.collect()
+}
+
+/// All holders of a key, the oldest first. Their leases may have ended.
+pub(crate) fn all_holders(connection: &Connection, key: &Key) -> rusqlite::Result<Vec<ClaimRow>> {
+    Ok(match head(connection, key)? {
+        Some(head) if head.is_marker() => holders_of(connection, key.as_str())?,
+        Some(head) if head.is_holder() => vec![head],
+        Some(_) | None => Vec::new(),
+    })
 }
 
 /// The queue entry of an owner, if it waits for the key. It may have expired.
@@ -103,8 +175,10 @@ pub(crate) fn queue_entry(
     owner: Owner,
 ) -> rusqlite::Result<Option<QueueEntry>> {
     let owner = owner_bytes(owner);
-    let read =
-        |row: &rusqlite::Row<'_>| Ok(QueueEntry { position: row.get(0)?, expires: row.get(1)? });
+    let read = |row: &rusqlite::Row<'_>| {
+        let mode = mode_of(row.get(2)?, row.get(3)?);
+        Ok(QueueEntry { position: row.get(0)?, expires: row.get(1)?, mode })
+    };
     let mut query = connection.prepare_cached(QUEUE_ENTRY)?;
     query.query_row((key.as_str(), &owner[..]), read).optional()
 }
@@ -120,7 +194,7 @@ pub(crate) fn ahead(
 }
 
 /// All rows of these keys that have not expired, each with the name of its key: for each key the
-/// holder first, then the waiters in order.
+/// holder or the marker of several first, then the waiters in order.
 pub(crate) fn rows(
     connection: &Connection,
     scope: Scope<'_>,
@@ -131,7 +205,7 @@ pub(crate) fn rows(
         Scope::Prefix(prefix) => (OF_PREFIX, prefix),
     };
     let mut query = connection.prepare_cached(sql)?;
-    let rows = query.query_map((name, now), |row| Ok((row.get(9)?, ClaimRow::read(row)?)))?;
+    let rows = query.query_map((name, now), |row| Ok((row.get(12)?, ClaimRow::read(row)?)))?;
     rows.collect()
 }
 
