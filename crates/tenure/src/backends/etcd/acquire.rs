@@ -3,7 +3,7 @@
 //! **State.** Every claim to the lock `name` is one key below `SPACE name/`, attached to the
 //! client's lease. The queue is the order of create revisions, which the cluster assigns and never
 //! uses twice: the claim with the smallest one holds the lock, the others wait in that order. The
-//! create revision is also the fencing token. etcd's Go package `concurrency` and `etcdctl lock`
+//! fencing token is the create revision times 1024. etcd's Go package `concurrency` and `etcdctl lock`
 //! write the same kind of keys, so that they stand in the same queue.
 //!
 //! **Who changes it.** Only the claim's own client writes its key, once. It is deleted by that
@@ -35,7 +35,6 @@ use super::layout::{self, TXN, is_in_queue};
 use crate::backend::{Attempt, Busy, Claim, Grant};
 use crate::error::{Error, Result};
 use crate::support::clock::{Clock, Moment};
-use crate::token::FencingToken;
 
 /// How often a claim is written again that was deleted as soon as it was there.
 const MAX_WRITES: usize = 3;
@@ -310,15 +309,14 @@ async fn grant(
     if is_short || left() <= session.ttl / 3 {
         return Err(unavailable("the lease is not confirmed"));
     }
-    let number = u64::try_from(revision).ok().and_then(FencingToken::new);
-    let token = number.ok_or_else(|| unexpected("the create revision is not positive"))?;
+    let token = layout::token_of(revision)?;
     context.claims.update(claim, |state| {
         state.revision = Some(revision);
         state.granted = true;
         state.predecessor = None;
         state.seen_at = state.seen_at.max(revision);
     });
-    Ok(Some(Grant::new(token, claim.ttl.min(session.guaranteed_until().since(requested)))))
+    Ok(Some(Grant::with_range(token, claim.ttl.min(session.guaranteed_until().since(requested)))))
 }
 
 /// Remembers whose deletion a claim waits for.

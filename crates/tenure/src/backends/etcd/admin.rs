@@ -60,7 +60,7 @@ pub(super) async fn evict(
     token: FencingToken,
 ) -> Result<bool> {
     let (holder, _) = holder_at(connection, space, key).await?;
-    let is_granted = |holder: &KeyValue| holder.create_revision == token.as_i64();
+    let is_granted = |holder: &KeyValue| holder.create_revision == layout::revision_of(token);
     let Some(holder) = holder.filter(is_granted) else { return Ok(false) };
     let request = TxnRequest {
         compare: vec![layout::if_created_at(&holder.key, holder.create_revision)],
@@ -80,9 +80,10 @@ pub(super) async fn condition(
 ) -> Result<Option<Condition>> {
     let Context { connection, space, .. } = context;
     // The guard of a client with a prefix does not show that prefix.
-    let whole = context.claims.whole_key(key, token.as_i64());
+    let revision = layout::revision_of(token);
+    let whole = context.claims.whole_key(key, revision);
     let key = whole.as_ref().unwrap_or(key);
-    let request = layout::created_at(&space.queue_prefix(key), token.as_i64());
+    let request = layout::created_at(&space.queue_prefix(key), revision);
     let request = layout::keys_only(request);
     let found: RangeResponse = connection.call(RANGE, request, READ_LIMIT).await?.body;
     let Some(kv) = found.kvs.into_iter().next() else { return Ok(None) };

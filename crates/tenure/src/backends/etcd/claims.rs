@@ -25,7 +25,7 @@ pub(super) struct ClaimState {
     pub(super) session: Arc<Session>,
     /// The key that the claim is written to.
     pub(super) server_key: Vec<u8>,
-    /// The create revision of that key, once known: it orders the queue, and is the token.
+    /// The create revision of that key, once known: it orders the queue, and makes the token.
     pub(super) revision: Option<i64>,
     pub(super) granted: bool,
     /// The last revision at which the claim was seen to hold: a watch for its end begins after it.

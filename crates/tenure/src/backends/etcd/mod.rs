@@ -153,7 +153,7 @@ impl Hosted<Etcd> {
 pub struct Condition {
     /// The key at the server.
     pub key: Vec<u8>,
-    /// Its create revision: the number of the grant's token.
+    /// Its create revision: the grant's token divided by 1024.
     pub create_revision: i64,
 }
 

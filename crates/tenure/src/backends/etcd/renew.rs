@@ -51,8 +51,9 @@ fn held(context: &Context, claim: &Claim) -> Result<ClaimState> {
         return Err(Error::gone(LostReason::SessionGone));
     }
     // The renewal may be about an earlier grant to the same owner.
-    let is_named =
-        |state: &ClaimState| claim.token.is_none_or(|token| Some(token.as_i64()) == state.revision);
+    let is_named = |state: &ClaimState| {
+        claim.token.is_none_or(|token| Some(layout::revision_of(token)) == state.revision)
+    };
     let state = context.claims.find_live(claim).filter(|state| state.granted && is_named(state));
     state.ok_or_else(Error::not_held)
 }

@@ -19,6 +19,7 @@ use self::messages::{
 };
 use super::connection::Method;
 use crate::backend::{Holder, HolderInfo, Owner};
+use crate::error::Result;
 use crate::key::Key;
 use crate::support::percent;
 use crate::token::FencingToken;
@@ -78,12 +79,23 @@ pub(crate) fn is_in_queue(server_key: &[u8], queue_prefix: &[u8]) -> bool {
 
 /// Who made a claim. The value of a foreign client's claim is shown as its note.
 pub(crate) fn holder(kv: &KeyValue) -> Holder {
-    let token = u64::try_from(kv.create_revision).ok().and_then(FencingToken::new);
+    let token = token_of(kv.create_revision).ok();
     Holder { token, ..Holder::new(&holder_info(kv)) }
 }
 
 pub(crate) fn holder_info(kv: &KeyValue) -> HolderInfo {
     HolderInfo::decode(&String::from_utf8_lossy(&kv.value))
+}
+
+/// The token of the grant whose key has this create revision: the first of its range.
+pub(crate) fn token_of(create_revision: i64) -> Result<FencingToken> {
+    FencingToken::of_index(u64::try_from(create_revision).unwrap_or(0))
+}
+
+/// The create revision of the grant in whose range this token lies.
+pub(crate) fn revision_of(token: FencingToken) -> i64 {
+    // Fits: an index is a token divided by 1024.
+    token.index() as i64
 }
 
 /// Reads one key.
