@@ -106,7 +106,8 @@ async fn a_token_is_the_create_revision_times_1024(cluster: &Cluster) -> Result<
         // Every token of its range belongs to the grant, and no other one.
         let token = |number| tenure::FencingToken::new(number).context("a token");
         let (first, end) = (guard.token().get(), guard.token().get() + 1024);
-        let condition = etcd.condition(guard.key(), token(end - 1)?).await?.context("it is held")?;
+        let condition =
+            etcd.condition(guard.key(), token(end - 1)?).await?.context("it is held")?;
         ensure!(u64::try_from(condition.create_revision)? == revision);
         for other in [first - 1, end] {
             ensure!(etcd.condition(guard.key(), token(other)?).await?.is_none());
