@@ -9,6 +9,7 @@ use tenure::{Config, Key};
 use tenure_conformance::context::acquire_free;
 use tenure_conformance::server_cases;
 use tenure_servers::Cluster;
+use tenure_servers::wire::http::json_field;
 
 use super::{base64, gateway, name};
 
@@ -16,6 +17,7 @@ server_cases! {
     a_listing_does_not_read_foreign_data Etcd;
     a_fixed_lease_lasts_its_whole_ttl Etcd;
     a_condition_is_found_for_a_guard_of_a_client_with_a_prefix Etcd;
+    a_token_is_the_create_revision_times_1024 Etcd;
 }
 
 /// Twelve megabytes of foreign data, over a network that carries one in a second.
@@ -77,5 +79,41 @@ async fn a_condition_is_found_for_a_guard_of_a_client_with_a_prefix(
     guard.release().await?;
     ensure!(etcd.condition(&key, token).await?.is_none(), "it was released");
     other.release().await?;
+    Ok(())
+}
+
+/// The formula by which Go clients give tokens to the same fence. Two scales on one key would let a
+/// stale holder show the higher number.
+async fn a_token_is_the_create_revision_times_1024(cluster: &Cluster) -> Result<()> {
+    let etcd = Etcd::open(&cluster.url()).await?;
+    let client = Config::default().with_backend(etcd.clone());
+    let name = name();
+    let lock = client.lock(&name);
+    let mut last = None;
+    for waits in [false, true] {
+        let guard = if waits { lock.acquire().await? } else { acquire_free(&lock).await? };
+        let range = format!(
+            r#"{{"key":"{}","range_end":"{}"}}"#,
+            base64(format!("{name}/")),
+            base64(format!("{name}0"))
+        );
+        let response = gateway(cluster.node(), "/v3/kv/range", &range)?;
+        let revision = json_field(&response, "create_revision").context("the claim's key")?;
+        let revision: u64 = revision.parse()?;
+        ensure!(guard.token().get() == revision * 1024, "{} at {revision}", guard.token());
+        ensure!(Some(guard.token()) > last, "{} after {last:?}", guard.token());
+        last = Some(guard.token());
+        // Every token of its range belongs to the grant, and no other one.
+        let token = |number| tenure::FencingToken::new(number).context("a token");
+        let (first, end) = (guard.token().get(), guard.token().get() + 1024);
+        let condition =
+            etcd.condition(guard.key(), token(end - 1)?).await?.context("it is held")?;
+        ensure!(u64::try_from(condition.create_revision)? == revision);
+        for other in [first - 1, end] {
+            ensure!(etcd.condition(guard.key(), token(other)?).await?.is_none());
+            ensure!(!lock.evict(token(other)?).await?, "evicted by the token of another grant");
+        }
+        guard.release().await?;
+    }
     Ok(())
 }

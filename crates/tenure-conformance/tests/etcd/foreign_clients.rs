@@ -22,13 +22,13 @@ server_cases! {
 }
 
 /// `etcdctl lock NAME`, which holds until it is told to end.
-struct Etcdctl {
+pub(crate) struct Etcdctl {
     child: Child,
     output: Option<BufReader<ChildStdout>>,
 }
 
 impl Etcdctl {
-    fn lock(cluster: &Cluster, name: &str) -> Result<Etcdctl> {
+    pub(crate) fn lock(cluster: &Cluster, name: &str) -> Result<Etcdctl> {
         let mut command = tool(Bundle::Etcd, "etcdctl")?;
         command.args(["--endpoints", &cluster.node().address(), "lock", "--ttl", "10", name]);
         let mut child = command.env("ETCDCTL_API", "3").stdout(Stdio::piped()).spawn()?;
@@ -37,7 +37,7 @@ impl Etcdctl {
     }
 
     /// Waits until it holds: then it prints its key.
-    async fn held(&mut self) -> Result<String> {
+    pub(crate) async fn held(&mut self) -> Result<String> {
         let mut output = self.output.take().context("called once")?;
         let read = tokio::task::spawn_blocking(move || {
             let mut line = String::new();
@@ -48,7 +48,7 @@ impl Etcdctl {
         Ok(line.trim_end().to_owned())
     }
 
-    fn end(mut self) -> Result<()> {
+    pub(crate) fn end(mut self) -> Result<()> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         kill_process(pid.context("a pid")?, Signal::INT)?;
         self.child.wait()?;

@@ -8,8 +8,11 @@ mod admin;
 mod doctor;
 mod faults;
 mod foreign_clients;
+mod handoffs;
 mod login;
 mod members;
+mod mixed;
+mod modes;
 mod network;
 mod traffic;
 
@@ -22,7 +25,8 @@ use tenure_servers::wire::http::post;
 fn main() {
     let modules = [admin::CASES, doctor::CASES, faults::CASES, foreign_clients::CASES];
     let more = [login::CASES, members::CASES, network::CASES, traffic::CASES];
-    trials::main(4, &[&modules[..], &more[..]].concat())
+    let of_modes = [mixed::CASES, modes::CASES, handoffs::CASES];
+    trials::main(4, &[&modules[..], &more[..], &of_modes[..]].concat())
 }
 
 /// A name that no other case uses.

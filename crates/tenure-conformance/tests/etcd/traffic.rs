@@ -32,7 +32,7 @@ fn proposals(node: &Node) -> Result<f64> {
     metric(node, "etcd_server_proposals_applied_total")
 }
 
-fn revision(node: &Node) -> Result<String> {
+pub(crate) fn revision(node: &Node) -> Result<String> {
     let response = gateway(node, "/v3/kv/range", r#"{"key":"eA=="}"#)?;
     json_field(&response, "revision").context("a revision")
 }

@@ -49,7 +49,7 @@ impl InEtcd {
     fn compare(&self, token: Option<FencingToken>) -> Result<String> {
         let Some(token) = token else { return Ok(String::new()) };
         let condition = self.condition.as_ref().context("a first contact")?;
-        ensure!(condition.create_revision == token.as_i64(), "another grant's condition");
+        ensure!(condition.create_revision == token.as_i64() / 1024, "another grant's condition");
         let key = encode(&condition.key);
         let revision = condition.create_revision;
         Ok(format!(r#"{{"target":"CREATE","key":"{key}","createRevision":"{revision}"}}"#))

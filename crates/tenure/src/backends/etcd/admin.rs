@@ -10,9 +10,10 @@ use super::layout::messages::{
     KeyValue, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeResponse, TxnRequest,
     TxnResponse,
 };
+use super::layout::queue::{self, QueuedClaim};
 use super::layout::{self, RANGE, Space, TXN, is_in_queue};
 use super::{Condition, Context};
-use crate::backend::{Holder, Holding, Scope, Waiter};
+use crate::backend::{Holder, Holding, Mode, Scope};
 use crate::error::Result;
 use crate::key::Key;
 use crate::token::FencingToken;
@@ -33,37 +34,42 @@ pub(super) async fn list(
     space: &Space,
     scope: Scope<'_>,
 ) -> Result<Vec<Holding>> {
-    let mut claims = claims(connection, space, scope).await?;
-    claims.sort_by_key(|(_, kv)| kv.create_revision);
-    // The queue of each lock, by age.
-    let mut queues: BTreeMap<Key, Vec<KeyValue>> = BTreeMap::new();
-    for (key, kv) in claims {
-        queues.entry(key).or_default().push(kv);
+    let mut by_key: BTreeMap<Key, Vec<KeyValue>> = BTreeMap::new();
+    for (key, kv) in claims(connection, space, scope).await? {
+        by_key.entry(key).or_default().push(kv);
     }
-    let holders = queues.values().filter_map(|queue| queue.first());
-    let left = times_left(connection, holders.map(|kv| kv.lease)).await;
-    let holdings = queues.into_iter().filter_map(|(key, queue)| {
-        let (first, rest) = queue.split_first()?;
-        let ttl_left = left.get(&first.lease).copied();
-        let mut holding = Holding::new(key, Holder { ttl_left, ..layout::holder(first) });
-        holding.waiters = rest.iter().map(|kv| Waiter::new(&layout::holder_info(kv))).collect();
+    let queues = by_key.into_iter().map(|(key, kvs)| {
+        let queue = queue::claims(kvs, &space.queue_prefix(&key));
+        let holding = queue::holders(queue.iter().map(|claim| claim.mode));
+        (key, queue, holding)
+    });
+    let queues: Vec<_> = queues.collect();
+    let holders = queues.iter().flat_map(|(_, queue, holding)| &queue[..*holding]);
+    let left = times_left(connection, holders.map(|claim| claim.kv.lease)).await;
+    let holdings = queues.into_iter().filter_map(|(key, queue, holding)| {
+        let (holders, waiters) = queue.split_at(holding);
+        let describe = |claim: &QueuedClaim| {
+            let ttl_left = left.get(&claim.kv.lease).copied();
+            Holder { ttl_left, ..claim.holder() }
+        };
+        let mut holding = Holding::of(key, holders.iter().map(describe).collect())?;
+        holding.waiters = waiters.iter().map(QueuedClaim::waiter).collect();
         Some(holding)
     });
     Ok(holdings.collect())
 }
 
-/// Deletes the holder's key, if it is the grant with this token. `true` if it was there.
+/// Deletes the key of the grant with this token. `true` if it was there.
 pub(super) async fn evict(
     connection: &Connection,
     space: &Space,
     key: &Key,
     token: FencingToken,
 ) -> Result<bool> {
-    let (holder, _) = holder_at(connection, space, key).await?;
-    let is_granted = |holder: &KeyValue| holder.create_revision == token.as_i64();
-    let Some(holder) = holder.filter(is_granted) else { return Ok(false) };
+    let revision = layout::revision_of(token);
+    let Some(holder) = grant_at(connection, space, key, revision).await? else { return Ok(false) };
     let request = TxnRequest {
-        compare: vec![layout::if_created_at(&holder.key, holder.create_revision)],
+        compare: vec![layout::if_created_at(&holder.key, revision)],
         success: vec![layout::delete_op(&holder.key)],
         failure: Vec::new(),
     };
@@ -79,27 +85,45 @@ pub(super) async fn condition(
     token: FencingToken,
 ) -> Result<Option<Condition>> {
     let Context { connection, space, .. } = context;
+    let revision = layout::revision_of(token);
     // The guard of a client with a prefix does not show that prefix.
-    let whole = context.claims.whole_key(key, token.as_i64());
+    let whole = context.claims.whole_key(key, revision);
     let key = whole.as_ref().unwrap_or(key);
-    let request = layout::created_at(&space.queue_prefix(key), token.as_i64());
-    let request = layout::keys_only(request);
-    let found: RangeResponse = connection.call(RANGE, request, READ_LIMIT).await?.body;
-    let Some(kv) = found.kvs.into_iter().next() else { return Ok(None) };
-    // A waiter has a create revision too, which is granted only when no older claim is there.
-    let (holder, _) = holder_at(connection, space, key).await?;
-    if holder.is_none_or(|holder| holder.key != kv.key) {
-        return Ok(None);
-    }
-    Ok(Some(Condition { key: kv.key, create_revision: kv.create_revision }))
+    let holder = grant_at(connection, space, key, revision).await?;
+    Ok(holder.map(|kv| Condition { key: kv.key, create_revision: revision }))
 }
 
-/// The oldest claim to a lock, and the revision at which it was read.
+/// The key of the grant with this create revision. A waiter has a create revision too, which is
+/// granted only when the older claims leave it room.
+async fn grant_at(
+    connection: &Connection,
+    space: &Space,
+    key: &Key,
+    revision: i64,
+) -> Result<Option<KeyValue>> {
+    let (oldest, _) = holder_at(connection, space, key).await?;
+    let Some(oldest) = oldest else { return Ok(None) };
+    if oldest.kv.create_revision == revision {
+        return Ok(Some(oldest.kv));
+    }
+    if oldest.mode == Mode::Exclusive {
+        return Ok(None);
+    }
+    let mut queue: Vec<_> = claims(connection, space, Scope::Key(key)).await?;
+    queue.retain(|(found, _)| found == key);
+    let kvs = queue.into_iter().map(|(_, kv)| kv).collect();
+    let mut queue = queue::claims(kvs, &space.queue_prefix(key));
+    queue.truncate(queue::holders(queue.iter().map(|claim| claim.mode)));
+    let grant = queue.into_iter().find(|claim| claim.kv.create_revision == revision);
+    Ok(grant.map(|claim| claim.kv))
+}
+
+/// The oldest claim to a key, and the revision at which it was read.
 pub(super) async fn holder_at(
     connection: &Connection,
     space: &Space,
     key: &Key,
-) -> Result<(Option<KeyValue>, i64)> {
+) -> Result<(Option<QueuedClaim>, i64)> {
     let prefix = space.queue_prefix(key);
     let request = layout::oldest(&prefix);
     let mut found: RangeResponse = connection.call(RANGE, request, READ_LIMIT).await?.body;
@@ -110,7 +134,7 @@ pub(super) async fn holder_at(
     }
     let revision = found.header.map_or(0, |header| header.revision);
     let holder = found.kvs.into_iter().find(|kv| is_in_queue(&kv.key, &prefix));
-    Ok((holder, revision))
+    Ok((holder.map(|kv| QueuedClaim::new(kv, &prefix)), revision))
 }
 
 /// The claims of the locks in a scope, with their values.

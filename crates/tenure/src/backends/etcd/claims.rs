@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::layout::Space;
+use super::layout::{Space, queue};
 use super::session::Session;
-use crate::backend::{Claim, Owner};
+use crate::backend::{Claim, Mode, Owner};
 use crate::key::Key;
 use crate::support::clock::{Clock, Moment};
 use crate::support::sync::Mutex;
@@ -23,15 +23,17 @@ pub(super) struct ClaimTable {
 pub(super) struct ClaimState {
     pub(super) claim: Claim,
     pub(super) session: Arc<Session>,
-    /// The key that the claim is written to.
+    /// The key that the claim is written to. Its name says in which mode it was acquired.
     pub(super) server_key: Vec<u8>,
-    /// The create revision of that key, once known: it orders the queue, and is the token.
+    /// The create revision of that key, once known: it orders the queue, and makes the token.
     pub(super) revision: Option<i64>,
     pub(super) granted: bool,
     /// The last revision at which the claim was seen to hold: a watch for its end begins after it.
     pub(super) seen_at: i64,
     /// Set while the claim waits in the queue.
-    pub(super) predecessor: Option<Predecessor>,
+    pub(super) waits_for: Option<WaitsFor>,
+    /// A claim to permits states another limit than its key at the server.
+    pub(super) limit_changed: bool,
     /// The outcome of a request to write it is unknown: that may be carried out at any time.
     pub(super) unconfirmed: bool,
     /// When a release of it was last sent.
@@ -40,12 +42,43 @@ pub(super) struct ClaimState {
     last_call: Moment,
 }
 
-/// The claim that is directly before one in the queue.
+/// What a claim in the queue waits for.
+#[derive(Clone, Debug)]
+pub(super) enum WaitsFor {
+    Change(Predecessor),
+    /// That the claims before it leave enough permits.
+    Permits(PermitQueue),
+}
+
+/// The claim in the queue whose end one waits for: the youngest before it that excludes it.
 #[derive(Clone, Debug)]
 pub(super) struct Predecessor {
     pub(super) server_key: Vec<u8>,
     /// The revision after the one at which it was seen: a watch from there on misses nothing.
     pub(super) watch_from: i64,
+    /// Whether its downgrade is waited for as well.
+    pub(super) or_downgraded: bool,
+}
+
+/// The claims to permits up to one that waits.
+#[derive(Clone, Debug)]
+pub(super) struct PermitQueue {
+    /// Their keys and modes, the oldest first. The last is the one that waits.
+    pub(super) claims: Vec<(Vec<u8>, Mode)>,
+    /// The revision at which they were read.
+    pub(super) read_at: i64,
+}
+
+impl PermitQueue {
+    /// Removes the claims that have left.
+    pub(super) fn strike_out(&mut self, has_left: impl Fn(&Vec<u8>) -> bool) {
+        self.claims.retain(|(key, _)| !has_left(key));
+    }
+
+    /// Whether the last claim holds its permits.
+    pub(super) fn is_granted(&self) -> bool {
+        queue::holders(self.claims.iter().map(|(_, mode)| *mode)) == self.claims.len()
+    }
 }
 
 impl ClaimTable {
@@ -67,7 +100,7 @@ impl ClaimTable {
 
     /// Adds a claim, before any request of it is sent. Replaces what it had on an ended lease.
     pub(super) fn insert(&self, claim: &Claim, session: Arc<Session>, space: &Space) -> ClaimState {
-        let server_key = space.claim_key(&claim.key, session.id, claim.owner);
+        let server_key = space.claim_key(&claim.key, claim.mode, session.id, claim.owner);
         // Counted before the old entry is removed, so that a session they share is never unused.
         session.add_claim();
         let state = ClaimState {
@@ -77,7 +110,8 @@ impl ClaimTable {
             revision: None,
             granted: false,
             seen_at: 0,
-            predecessor: None,
+            waits_for: None,
+            limit_changed: false,
             unconfirmed: false,
             released: None,
             last_call: Clock::Boot.now(),

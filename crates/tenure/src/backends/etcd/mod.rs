@@ -5,18 +5,18 @@
 //! | `mod.rs` | the public type, and the context that all operations share |
 //! | `config.rs` | reads the URL |
 //! | `connection/` | retries and failover between members; `grpc.rs`: one attempt; `login.rs`: tokens; `wire.rs`: HTTP/2 |
-//! | `layout/` | keys at the server and the requests on them; `messages.rs`: etcd's API |
+//! | `layout/` | keys at the server and the requests on them; `queue.rs`: modes, and who holds; `messages.rs`: etcd's API |
 //! | `session.rs` | the client's leases, and the task that keeps them alive |
 //! | `claims.rs` | what this client has at the server |
-//! | `acquire.rs` | the queue: try_acquire |
+//! | `acquire/` | the queue: try_acquire; `position.rs`: who holds; `newcomer.rs`: claims that do not wait; `downgrade.rs` |
 //! | `renew.rs` | renew |
 //! | `release.rs` | release, tombstones, and the task that releases abandoned claims |
-//! | `wait.rs` | until_free, until_lost, and the task that watches keys |
+//! | `wait/` | until_free, until_lost; `watches.rs`: the task that watches keys; `departures.rs`: for permits |
 //! | `admin.rs` | list, evict, condition |
 //! | `doctor.rs` | health checks |
 //! | `error.rs` | what the server's errors mean |
 //!
-//! The user's page is `docs/backends/etcd.md`. To follow one lock, read `acquire.rs` first: its
+//! The user's page is `docs/backends/etcd.md`. To follow one lock, read `acquire/mod.rs` first: its
 //! header says what is stored and why that is safe.
 
 mod acquire;
@@ -45,8 +45,8 @@ use self::config::Config;
 use self::connection::{Connection, check_login};
 use self::layout::Space;
 use self::session::Sessions;
-use self::wait::Watches;
-use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Scope};
+use self::wait::{Departures, Watches};
+use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Modes, Scope};
 use crate::error::Result;
 use crate::finding::Finding;
 use crate::hosted::Hosted;
@@ -153,7 +153,7 @@ impl Hosted<Etcd> {
 pub struct Condition {
     /// The key at the server.
     pub key: Vec<u8>,
-    /// Its create revision: the number of the grant's token.
+    /// Its create revision: the grant's token divided by 1024.
     pub create_revision: i64,
 }
 
@@ -165,6 +165,7 @@ struct Context {
     sessions: Arc<Sessions>,
     claims: ClaimTable,
     watches: Watches,
+    departures: Departures,
     /// The shortest lease that the servers grant.
     min_ttl: Duration,
     /// They end with the context.
@@ -190,7 +191,8 @@ impl Context {
             let sweep = tokio::spawn(release::sweep(context.clone()));
             let tasks = [keep_alive, watch_task, sweep].map(|task| task.abort_handle()).into();
             let claims = ClaimTable::default();
-            Context { connection, space, sessions, claims, watches, min_ttl, tasks }
+            let departures = Departures::default();
+            Context { connection, space, sessions, claims, watches, departures, min_ttl, tasks }
         }))
     }
 }
@@ -210,11 +212,15 @@ impl fmt::Debug for Etcd {
 #[async_trait]
 impl Backend for Etcd {
     fn info(&self) -> Info {
-        Info { min_ttl: self.context.min_ttl, ..Info::new("etcd") }
+        let modes = Modes::ALL;
+        Info { min_ttl: self.context.min_ttl, modes, ..Info::new("etcd") }
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {
-        acquire::try_acquire(&self.context, claim).await
+        match claim.token {
+            Some(_) => acquire::downgrade(&self.context, claim).await.map(Attempt::Granted),
+            None => acquire::try_acquire(&self.context, claim).await,
+        }
     }
 
     async fn renew(&self, claims: &[Claim]) -> Vec<Result<Duration>> {

@@ -44,15 +44,16 @@ pub(super) async fn renew(context: &Context, claims: &[Claim]) -> Vec<Result<Dur
     states.into_iter().map(|state| lease_left(&state?, revisions.next(), start)).collect()
 }
 
-/// The claim, if this client holds the grant that is to be renewed.
-fn held(context: &Context, claim: &Claim) -> Result<ClaimState> {
+/// The claim, if this client holds the grant that is to be renewed or downgraded.
+pub(super) fn held(context: &Context, claim: &Claim) -> Result<ClaimState> {
     let Some(state) = context.claims.get(claim) else { return Err(Error::not_held()) };
     if state.granted && state.session.has_ended() {
         return Err(Error::gone(LostReason::SessionGone));
     }
-    // The renewal may be about an earlier grant to the same owner.
-    let is_named =
-        |state: &ClaimState| claim.token.is_none_or(|token| Some(token.as_i64()) == state.revision);
+    // The request may be about an earlier grant to the same owner.
+    let is_named = |state: &ClaimState| {
+        claim.token.is_none_or(|token| Some(layout::revision_of(token)) == state.revision)
+    };
     let state = context.claims.find_live(claim).filter(|state| state.granted && is_named(state));
     state.ok_or_else(Error::not_held)
 }

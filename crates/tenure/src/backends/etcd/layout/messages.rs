@@ -19,6 +19,9 @@ pub(crate) struct KeyValue {
     pub(crate) key: Vec<u8>,
     #[prost(int64, tag = "2")]
     pub(crate) create_revision: i64,
+    /// The revision of the last put.
+    #[prost(int64, tag = "3")]
+    pub(crate) mod_revision: i64,
     #[prost(bytes = "vec", tag = "5")]
     pub(crate) value: Vec<u8>,
     #[prost(int64, tag = "6")]
@@ -54,8 +57,6 @@ pub(crate) struct RangeRequest {
     pub(crate) sort_target: i32,
     #[prost(bool, tag = "8")]
     pub(crate) keys_only: bool,
-    #[prost(int64, tag = "12")]
-    pub(crate) min_create_revision: i64,
     #[prost(int64, tag = "13")]
     pub(crate) max_create_revision: i64,
 }
@@ -131,6 +132,7 @@ pub(crate) enum Outcome {
 #[repr(i32)]
 pub(crate) enum CompareResult {
     Equal = 0,
+    Less = 2,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
@@ -252,6 +254,9 @@ pub(crate) enum WatchCommand {
 pub(crate) struct WatchCreateRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub(crate) key: Vec<u8>,
+    /// Empty for one key.
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub(crate) start_revision: i64,
     /// 0 leaves out puts.
@@ -282,9 +287,13 @@ pub(crate) struct WatchResponse {
     pub(crate) events: Vec<WatchEvent>,
 }
 
-/// What happened is not read: the watches are for deletions only.
+/// Whether it was a put or a deletion is not read: the filter of the watch decides.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchEvent {}
+pub(crate) struct WatchEvent {
+    /// Of a deletion only the key, and the revision of the deletion as its last.
+    #[prost(message, optional, tag = "2")]
+    pub(crate) kv: Option<KeyValue>,
+}
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct StatusRequest {}

@@ -1,16 +1,19 @@
 //! What is stored at the server, and the requests that read and write it.
 //!
 //! ```text
-//! SPACE ENCODED-NAME / LEASE-IN-HEX - OWNER    one claim; its value is the holder's description
-//! SPACE %void / LEASE-IN-HEX - OWNER           the tombstone of a cancelled claim
+//! SPACE NAME / LEASE-IN-HEX - OWNER                    one claim; its value: who made it
+//! SPACE NAME / ~shared- LEASE-IN-HEX - OWNER           one of a reader
+//! SPACE NAME / ~permits- TAKE - LEASE-IN-HEX - OWNER   one to permits; its value: LIMIT and who
+//! SPACE %void / LEASE-IN-HEX - OWNER                   the tombstone of a cancelled claim
 //! ```
 //!
-//! Both are attached to the lease that is part of their name, so that the server deletes them when
-//! the lease ends. A claim is named as etcd's own lock package names it, but for the owner, which
-//! tells two claims of one client apart and which no other program reads. The messages themselves
-//! are in `messages`.
+//! NAME is encoded. All are attached to the lease that is part of their name, so that the server
+//! deletes them when the lease ends. A claim is named as etcd's own lock package names it, but for
+//! the owner, which tells two claims of one client apart and which no other program reads. `queue`
+//! has what the keys of one queue say together; the messages themselves are in `messages`.
 
 pub(crate) mod messages;
+pub(crate) mod queue;
 
 use self::messages::{
     Compare, CompareResult, CompareTarget, CompareWith, DeleteRangeRequest, KeyValue, Op, Outcome,
@@ -18,7 +21,8 @@ use self::messages::{
     TxnResponse,
 };
 use super::connection::Method;
-use crate::backend::{Holder, HolderInfo, Owner};
+use crate::backend::{Mode, Owner};
+use crate::error::Result;
 use crate::key::Key;
 use crate::support::percent;
 use crate::token::FencingToken;
@@ -48,8 +52,9 @@ impl Space {
     }
 
     /// The server key of one claim.
-    pub(crate) fn claim_key(&self, key: &Key, lease: i64, owner: Owner) -> Vec<u8> {
-        format!("{}{}/{lease:x}-{owner}", self.0, encode(key.as_str())).into_bytes()
+    pub(crate) fn claim_key(&self, key: &Key, mode: Mode, lease: i64, owner: Owner) -> Vec<u8> {
+        let name = queue::claim_name(mode, lease, owner);
+        format!("{}{}/{name}", self.0, encode(key.as_str())).into_bytes()
     }
 
     /// The server key of a claim's tombstone. In an encoded name two hex digits follow every `%`,
@@ -76,14 +81,15 @@ pub(crate) fn is_in_queue(server_key: &[u8], queue_prefix: &[u8]) -> bool {
     server_key.strip_prefix(queue_prefix).is_some_and(|rest| !rest.contains(&b'/'))
 }
 
-/// Who made a claim. The value of a foreign client's claim is shown as its note.
-pub(crate) fn holder(kv: &KeyValue) -> Holder {
-    let token = u64::try_from(kv.create_revision).ok().and_then(FencingToken::new);
-    Holder { token, ..Holder::new(&holder_info(kv)) }
+/// The token of the grant whose key has this create revision: the first of its range.
+pub(crate) fn token_of(create_revision: i64) -> Result<FencingToken> {
+    FencingToken::of_index(u64::try_from(create_revision).unwrap_or(0))
 }
 
-pub(crate) fn holder_info(kv: &KeyValue) -> HolderInfo {
-    HolderInfo::decode(&String::from_utf8_lossy(&kv.value))
+/// The create revision of the grant in whose range this token lies.
+pub(crate) fn revision_of(token: FencingToken) -> i64 {
+    // Fits: an index is a token divided by 1024.
+    token.index() as i64
 }
 
 /// Reads one key.
@@ -109,6 +115,46 @@ pub(crate) fn keys_only(request: RangeRequest) -> RangeRequest {
     RangeRequest { keys_only: true, ..request }
 }
 
+/// A part of the key space: from its first key to before its end. Without an end it is one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyRange {
+    pub(crate) from: Vec<u8>,
+    pub(crate) end: Vec<u8>,
+}
+
+impl KeyRange {
+    /// One key.
+    pub(crate) fn one(key: Vec<u8>) -> KeyRange {
+        KeyRange { from: key, end: Vec::new() }
+    }
+
+    /// All keys with this prefix, which is not empty.
+    pub(crate) fn below(prefix: &[u8]) -> KeyRange {
+        KeyRange { from: prefix.to_vec(), end: range_end(prefix) }
+    }
+}
+
+/// Reads the youngest key of a part of a queue, without those that were created after
+/// `max_create_revision`; 0 is no bound.
+pub(crate) fn youngest_in(range: KeyRange, max_create_revision: i64) -> RangeRequest {
+    RangeRequest {
+        key: range.from,
+        range_end: range.end,
+        limit: 1,
+        sort_order: SortOrder::Descend.into(),
+        sort_target: SortTarget::Create.into(),
+        max_create_revision,
+        ..RangeRequest::default()
+    }
+}
+
+/// Reads all keys of a part of a queue by age, without those that were created after
+/// `max_create_revision`; 0 is no bound.
+pub(crate) fn all_in(range: KeyRange, max_create_revision: i64) -> RangeRequest {
+    let sort_order = SortOrder::Ascend.into();
+    RangeRequest { limit: 0, sort_order, ..youngest_in(range, max_create_revision) }
+}
+
 /// Reads a page of the keys with this prefix, from `from` on, in the order of the keys.
 pub(crate) fn page(prefix: &[u8], from: Vec<u8>, limit: i64) -> RangeRequest {
     RangeRequest {
@@ -130,11 +176,6 @@ pub(crate) fn oldest(prefix: &[u8]) -> RangeRequest {
 pub(crate) fn youngest_two(prefix: &[u8], max_create_revision: i64) -> RangeRequest {
     let sort_order = SortOrder::Descend.into();
     RangeRequest { limit: 2, sort_order, max_create_revision, ..all(prefix) }
-}
-
-/// Reads the key with this prefix that was created at this revision.
-pub(crate) fn created_at(prefix: &[u8], revision: i64) -> RangeRequest {
-    RangeRequest { min_create_revision: revision, max_create_revision: revision, ..all(prefix) }
 }
 
 pub(crate) fn read_op(request: RangeRequest) -> RequestOp {
@@ -169,6 +210,15 @@ pub(crate) fn if_absent(key: &[u8]) -> Compare {
 /// The condition that no key has this prefix.
 pub(crate) fn if_none_below(prefix: &[u8]) -> Compare {
     Compare { range_end: range_end(prefix), ..if_absent(prefix) }
+}
+
+/// The condition that every key of this range is older than this revision, also if there is none.
+pub(crate) fn if_all_before(range: KeyRange, revision: i64) -> Compare {
+    Compare {
+        result: CompareResult::Less.into(),
+        range_end: range.end,
+        ..if_created_at(&range.from, revision)
+    }
 }
 
 /// A transaction that only reads, everything at one revision. It is no proposal to the cluster.
@@ -251,7 +301,7 @@ mod tests {
         let space = Space::from_path("/locks/");
         let key = Key::new("a/b").unwrap();
         let owner = Owner::random();
-        let claim = space.claim_key(&key, 0xabc, owner);
+        let claim = space.claim_key(&key, Mode::Exclusive, 0xabc, owner);
         assert_eq!(claim, format!("locks/a%2Fb/abc-{owner}").into_bytes());
         assert!(is_in_queue(&claim, &space.queue_prefix(&key)));
         assert_eq!(space.lock_of(&claim), Some(key));
