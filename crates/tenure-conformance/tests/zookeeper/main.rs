@@ -7,6 +7,7 @@ mod curator;
 mod faults;
 mod kazoo;
 mod servers;
+mod tokens;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +32,10 @@ const NO_NODE: i32 = -101;
 const PINGS: u64 = 8;
 
 fn main() {
-    trials::main(2, &[CASES, curator::CASES, faults::CASES, kazoo::CASES, servers::CASES])
+    trials::main(
+        2,
+        &[CASES, curator::CASES, faults::CASES, kazoo::CASES, servers::CASES, tokens::CASES],
+    )
 }
 
 server_cases! {

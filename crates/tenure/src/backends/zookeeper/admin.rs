@@ -101,7 +101,7 @@ async fn evict_first(session: &Session, path: &str, token: FencingToken) -> Resu
     let Some(first) = children.first() else { return Ok(false) };
     let first = format!("{path}/{first}");
     match client.check_stat(&first).await.map_err(error::from_client)? {
-        Some(stat) if layout::token(stat.czxid)? == token => {
+        Some(stat) if layout::has_token(stat.czxid, token) => {
             was_deleted(client.delete(&first, None).await)
         }
         Some(_) | None => Ok(false),
@@ -115,13 +115,13 @@ async fn evict_ephemeral(session: &Session, path: &str, token: FencingToken) -> 
     for child in children.iter().filter(|child| layout::is_holder_node(child)) {
         let hold = format!("{companion}/{child}");
         let stat = client.check_stat(&hold).await.map_err(error::from_client)?;
-        if stat.is_some_and(|stat| u64::try_from(stat.czxid) == Ok(token.get())) {
+        if stat.is_some_and(|stat| layout::has_token(stat.czxid, token)) {
             return delete_pair(session, &hold, path).await;
         }
     }
     // A foreign client has only the lock, without a holder's node.
     match client.check_stat(path).await.map_err(error::from_client)? {
-        Some(stat) if layout::token(stat.czxid)? == token => {
+        Some(stat) if layout::has_token(stat.czxid, token) => {
             was_deleted(client.delete(path, Some(stat.version)).await)
         }
         Some(_) | None => Ok(false),
@@ -154,7 +154,7 @@ pub(super) async fn condition(
     while let Some(path) = candidates.pop() {
         let stat = client.check_stat(&path).await.map_err(error::from_client)?;
         if let Some(stat) = stat
-            && u64::try_from(stat.czxid) == Ok(token.get())
+            && layout::has_token(stat.czxid, token)
         {
             return Ok(Some(Condition { path, version: stat.version }));
         }

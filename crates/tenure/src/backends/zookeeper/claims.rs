@@ -54,11 +54,18 @@ pub(super) enum TrackedState {
     Held(ClaimNode),
 }
 
-/// The node of a claim, and the token that it stands for.
+/// The node of a claim, and the first of the tokens that it stands for.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimNode {
     pub(super) path: String,
     pub(super) token: FencingToken,
+}
+
+impl ClaimNode {
+    /// Whether a token is one of those that the node stands for.
+    pub(super) fn has(&self, token: FencingToken) -> bool {
+        self.token.index() == token.index()
+    }
 }
 
 /// The node just before that of a waiter.
@@ -131,7 +138,7 @@ impl SessionClaims {
     pub(super) fn full_key(&self, suffix: &Key, token: FencingToken) -> Option<Key> {
         let claims = self.0.lock();
         let found = claims.entries.values().find(|tracked| {
-            let held = matches!(&tracked.state, TrackedState::Held(node) if node.token == token);
+            let held = matches!(&tracked.state, TrackedState::Held(node) if node.has(token));
             held && tracked.claim.key.as_str().ends_with(suffix.as_str())
         });
         found.map(|tracked| tracked.claim.key.clone())

@@ -12,7 +12,7 @@
 //! operator can delete anything.
 //!
 //! Invariant: a claim holds if its holder's node exists and has the czxid of the lock: then one
-//! transaction created both. That czxid is the token.
+//! transaction created both. That czxid, times 1024, is the token.
 //!
 //! The races:
 //! - *A lost response.* The repeated transaction is refused, because the lock exists. The holder's

@@ -9,9 +9,9 @@
 //! a new node is never before another: its number is higher. So a claim only moves up, when nodes
 //! before its own are deleted: by their owners, by the end of their sessions, or by an operator.
 //!
-//! The token is the czxid of the node, the id of the transaction that created it. It grows over
-//! everything the ensemble does. The sequence does not: it starts again at 0 when the server
-//! deletes an empty container.
+//! The token is the czxid of the node, the id of the transaction that created it, times 1024. It
+//! grows over everything the ensemble does. The sequence does not: it starts again at 0 when the
+//! server deletes an empty container.
 //!
 //! The races:
 //! - *A lost response to the create.* A second node of the same claim would wait for the first one
