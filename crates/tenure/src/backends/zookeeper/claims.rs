@@ -48,9 +48,9 @@ impl TrackedClaim {
 pub(super) enum TrackedState {
     /// A request was sent, and has no response yet: it may have created a node.
     Requested,
-    /// Its node waits behind another.
-    Queued { node: ClaimNode, predecessor: PredecessorNode },
-    /// Its node was the first.
+    /// Its node waits.
+    Queued { node: ClaimNode, awaits: Awaited },
+    /// It was granted.
     Held(ClaimNode),
 }
 
@@ -68,14 +68,17 @@ impl ClaimNode {
     }
 }
 
-/// The node just before that of a waiter.
+/// What a waiter waits for.
 #[derive(Clone, Debug)]
-pub(super) struct PredecessorNode {
-    pub(super) path: String,
-    /// Whether it is the holder's, so that the waiter is next.
-    pub(super) holds: bool,
-    /// Whether a watch has shown that it was deleted.
-    pub(super) deleted: bool,
+pub(super) enum Awaited {
+    /// The end of one node; nothing else is in the way if `only`.
+    Node { path: String, only: bool },
+    /// That the holders leave room for the first waiter.
+    Holders,
+    /// Not known: the nodes have to be listed.
+    Unknown,
+    /// A response has shown that nothing is in the way any more.
+    Nothing,
 }
 
 impl SessionClaims {
@@ -144,13 +147,26 @@ impl SessionClaims {
         found.map(|tracked| tracked.claim.key.clone())
     }
 
-    /// A watch has shown that the node before that of a waiter was deleted.
-    pub(super) fn predecessor_deleted(&self, claim: &Claim, path: &str) {
+    /// A watch has shown that this node is no longer in the way of a waiter.
+    pub(super) fn node_ended(&self, claim: &Claim, ended: &str) {
+        self.update(claim, |awaits| match awaits {
+            Awaited::Node { path, only } if path == ended => {
+                *awaits = if *only { Awaited::Nothing } else { Awaited::Unknown };
+            }
+            _ => {}
+        });
+    }
+
+    /// A list has shown that nothing is in the way of a waiter.
+    pub(super) fn fits(&self, claim: &Claim) {
+        self.update(claim, |awaits| *awaits = Awaited::Nothing);
+    }
+
+    fn update(&self, claim: &Claim, change: impl FnOnce(&mut Awaited)) {
         if let Some(tracked) = self.0.lock().entries.get_mut(&id(claim))
-            && let TrackedState::Queued { predecessor, .. } = &mut tracked.state
-            && predecessor.path == path
+            && let TrackedState::Queued { awaits, .. } = &mut tracked.state
         {
-            predecessor.deleted = true;
+            change(awaits);
         }
     }
 }

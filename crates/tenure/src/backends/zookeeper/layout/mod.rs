@@ -5,6 +5,8 @@
 //! layout=queue, as Curator has it
 //!   /CHROOT/KEY                               container
 //!   /CHROOT/KEY/_c_UUID-lock-0000000007       ephemeral, sequential: the first in order holds
+//!   /CHROOT/KEY/_c_UUID-shared-lock-…         a shared claim: holds beside others (`modes`)
+//!   /CHROOT/KEY/_c_UUID-permits-2-of-5-lock-… a claim to permits
 //!
 //! layout=ephemeral
 //!   /CHROOT/KEY                               ephemeral: the lock
@@ -13,6 +15,7 @@
 //!   /CHROOT/KEY%/_c_UUID-wait-0000000003      ephemeral, sequential: a waiter
 //! ```
 
+pub(crate) mod modes;
 pub(crate) mod node_data;
 
 use uuid::Uuid;
@@ -95,6 +98,11 @@ pub(crate) fn sort_after(children: &mut [String], marker: &str) {
 /// Whether a child belongs to a lock with Curator's names.
 pub(crate) fn is_contender(name: &str) -> bool {
     name.contains(LOCK)
+}
+
+/// Whether a child belongs to Curator's `InterProcessSemaphoreV2`.
+pub(crate) fn is_of_semaphore_v2(name: &str) -> bool {
+    matches!(name, "leases" | "locks")
 }
 
 /// The companion of an ephemeral lock: the container of its holder's and waiters' nodes. No key is
