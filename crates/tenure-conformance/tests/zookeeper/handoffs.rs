@@ -99,7 +99,7 @@ async fn handoff_to_readers_costs_the_same_with_many(cluster: &Cluster) -> Resul
 }
 
 /// For each waiter: a list that shows that it fits, its mark, a read of the mark and a list by the
-/// next waiter, and a release.
+/// next waiter, and a release. If that fits at once, its watch is removed by one request more.
 async fn handoff_of_permits_costs_the_same_with_many_waiters(cluster: &Cluster) -> Result<()> {
     let url = format!("{}/locks?session=20s", cluster.url());
     let (holder, waiters) = (open(&url).await?, open(&url).await?);
@@ -130,7 +130,7 @@ async fn handoff_of_permits_costs_the_same_with_many_waiters(cluster: &Cluster) 
         let requests = counter(cluster, "zk_packets_received")? - before;
         println!("{count} waiters for permits: {requests} requests, {rechecks} rechecks");
         ensure!(u64::from(rechecks) == count, "{rechecks} rechecks for {count} waiters");
-        ensure!(requests <= 5 * count + 1 + PINGS, "{requests} requests for {count} waiters");
+        ensure!(requests <= 6 * count + 1 + PINGS, "{requests} requests for {count} waiters");
         holder.release(&two).await?;
     }
     Ok(())

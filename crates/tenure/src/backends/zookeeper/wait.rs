@@ -85,8 +85,15 @@ async fn until_ended(session: &Session, path: &str, ends: impl Fn(&[u8]) -> bool
         match changed.event_type {
             EventType::NodeDeleted => return true,
             EventType::Session => return false,
-            // The data changed: a mark, or Curator's request of a revocation. Look again.
+            // The data changed: a mark, or Curator's request of a revocation.
             _ => {}
+        }
+        // Without a watch, which would be removed by another request if this is the end.
+        match client.get_data(path).await {
+            Ok((data, _)) if ends(&data) => return true,
+            Ok(_) => {}
+            Err(ClientError::NoNode) => return true,
+            Err(_) => return false,
         }
     }
 }
