@@ -38,9 +38,8 @@ pub(crate) async fn downgrade(
     let data = node_data::encode(&claim.holder_info, session.timeout(), Some(Mark::Shared));
     match session.client().set_data(&node.path, &data, None).await {
         Ok(_) => {
-            let grant = session.grant(claim, node.token);
-            session.claims.set(claim, TrackedState::Held(node));
-            Ok(grant)
+            session.claims.touch(claim);
+            Ok(session.grant(claim, node.token))
         }
         Err(ClientError::NoNode) => {
             session.claims.remove(claim);
