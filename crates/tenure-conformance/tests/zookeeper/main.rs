@@ -5,8 +5,11 @@
 
 mod curator;
 mod faults;
+mod handoffs;
 mod kazoo;
+mod modes;
 mod servers;
+mod tokens;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +34,17 @@ const NO_NODE: i32 = -101;
 const PINGS: u64 = 8;
 
 fn main() {
-    trials::main(2, &[CASES, curator::CASES, faults::CASES, kazoo::CASES, servers::CASES])
+    let modules = [
+        CASES,
+        curator::CASES,
+        faults::CASES,
+        handoffs::CASES,
+        kazoo::CASES,
+        modes::CASES,
+        servers::CASES,
+        tokens::CASES,
+    ];
+    trials::main(2, &modules)
 }
 
 server_cases! {
@@ -80,6 +93,19 @@ fn children(session: &mut Session, path: &str) -> Result<Vec<String>> {
     }
 }
 
+/// Ends a session as another client can that knows its id.
+async fn end_session(cluster: &Cluster, id: i64) -> Result<()> {
+    let ending = async {
+        // The client may reconnect before the session is closed: then repeat it.
+        while !Session::end(cluster.node().port(), id)
+            .is_err_and(|error| error.to_string().contains("the session is over"))
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the end of the session", ending).await
+}
+
 async fn session_ended_from_outside_is_reported_as_the_reason(cluster: &Cluster) -> Result<Done> {
     let client = tenure::connect(&url(cluster)).await?;
     let other = tenure::connect(&url(cluster)).await?;
@@ -92,15 +118,7 @@ async fn session_ended_from_outside_is_reported_as_the_reason(cluster: &Cluster)
     let holder = holder.iter().min_by_key(|name| name.rsplit('-').next().map(str::to_owned));
     let node = format!("/locks/k/{}", holder.context("the holder has a node")?);
     let id = outside.owner(&node)?.unwrap();
-    let ending = async {
-        // The client may reconnect before the session is closed: then repeat it.
-        while !Session::end(cluster.node().port(), id)
-            .is_err_and(|error| error.to_string().contains("the session is over"))
-        {
-            tokio::task::yield_now().await;
-        }
-    };
-    soon("the end of the session", ending).await?;
+    end_session(cluster, id).await?;
 
     let lost = soon("the loss", guard.lost()).await?;
     ensure!(lost.reason() == LostReason::SessionGone, "{lost}");

@@ -1,10 +1,13 @@
 //! Servers that a session has to leave: stopped, or cut off from their ensemble.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use tenure::{Attempt, Client, ErrorKind};
-use tenure_conformance::context::{soon, until, within};
+use tenure::{Attempt, Client, Config, ErrorKind};
+use tenure_conformance::context::{soon, until, until_waiters, within};
+use tenure_conformance::oracle::{Ledger, Oracle};
 use tenure_conformance::server_cases;
 use tenure_servers::{Cluster, Node, Proxy};
 
@@ -15,6 +18,8 @@ server_cases! {
     session_leaves_a_server_cut_off_from_its_ensemble Zookeeper3;
     dropped_backend_ends_its_session Zookeeper3;
     unreachable_server_is_named_at_once Zookeeper;
+    waiters_of_every_mode_follow_their_session_to_another_server Zookeeper3;
+    modes_never_mix_while_leaders_are_killed Zookeeper3;
 }
 
 /// A client whose session is at this server, with a URL that names all servers. The proxies have to
@@ -118,4 +123,107 @@ async fn unreachable_server_is_named_at_once(cluster: &Cluster) -> Result<()> {
     ensure!(error.to_string().contains(&address), "{error}");
     ensure!(error.to_string().contains("refused"), "{error}");
     Ok(())
+}
+
+/// Their watches are at a server that is stopped when the locks become free.
+async fn waiters_of_every_mode_follow_their_session_to_another_server(
+    cluster: &Cluster,
+) -> Result<()> {
+    let follower = follower(cluster)?;
+    let (client, _proxies) = attached(cluster, follower).await?;
+    let leader = cluster.wait_leader(|_| true)?;
+    let near = tenure::connect(&format!("{}/locks?session=6s", leader.url())).await?;
+    let holders = [acquire_free(&near.lock("s")).await?, acquire_free(&near.lock("x")).await?];
+    let all = soon("all permits", near.semaphore("p", 2).permits(2).acquire()).await??;
+    let reader = tokio::spawn(client.lock("s").shared().acquire());
+    let writer = tokio::spawn(client.lock("x").acquire());
+    let first = tokio::spawn(client.semaphore("p", 2).acquire());
+    until_waiters(&near.lock("p"), 1).await?;
+    let second = tokio::spawn(client.semaphore("p", 2).acquire());
+    for (key, count) in [("s", 1), ("x", 1), ("p", 2)] {
+        until_waiters(&near.lock(key), count).await?;
+    }
+    follower.pause()?;
+    let granted = async {
+        for holder in holders {
+            holder.release().await?;
+        }
+        all.release().await?;
+        reader.await??.release().await?;
+        writer.await??.release().await?;
+        let permits = [first.await??, second.await??];
+        for permit in permits {
+            permit.release().await?;
+        }
+        anyhow::Ok(())
+    };
+    let granted = within(Duration::from_secs(25), "the grants", granted).await;
+    follower.resume()?;
+    granted?
+}
+
+/// Eight clients acquire in all modes by turns; the oracle compares what they believe.
+async fn modes_never_mix_while_leaders_are_killed(cluster: &Cluster) -> Result<()> {
+    let url = format!("{}/locks?session=3s", cluster.url());
+    let config: Config = url.parse()?;
+    // What the servers show is not compared: they are killed.
+    let ledger = Ledger::new(Box::new(|_| Box::pin(async { None })), Duration::ZERO);
+    let (stop, grants) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..8_u64 {
+        let backend = Oracle::new(config.clone().open().await?, ledger.clone());
+        let client = Config::default().with_backend(backend);
+        let (stop, grants) = (stop.clone(), grants.clone());
+        tasks.spawn(async move {
+            for round in number.. {
+                if stop.load(Ordering::SeqCst) > 0 {
+                    return;
+                }
+                if one_turn(&client, round).await.is_ok() {
+                    grants.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        });
+    }
+    for _ in 0..2 {
+        let leader = cluster.wait_leader(|_| true)?;
+        go_on(&grants).await?;
+        leader.kill()?;
+        go_on(&grants).await?;
+        leader.restart()?;
+        cluster.wait_ready()?;
+        go_on(&grants).await?;
+    }
+    stop.store(1, Ordering::SeqCst);
+    while let Some(done) = within(Duration::from_secs(60), "the end", tasks.join_next()).await? {
+        done?;
+    }
+    println!("{} grants", grants.load(Ordering::SeqCst));
+    ledger.verdict().await
+}
+
+/// Waits for forty more grants.
+async fn go_on(grants: &AtomicU64) -> Result<()> {
+    let goal = grants.load(Ordering::SeqCst) + 40;
+    let reached = async || Ok((grants.load(Ordering::SeqCst) >= goal).then_some(()));
+    until(Duration::from_secs(60), "forty more grants", reached).await
+}
+
+/// What a killed server makes fail fails; the oracle judges what did not.
+async fn one_turn(client: &Client, round: u64) -> tenure::Result<()> {
+    let longest = Duration::from_secs(20);
+    if round.is_multiple_of(3) {
+        let take = u32::try_from(round % 2).unwrap_or_default() + 1;
+        let permits = client.semaphore("p", 3).permits(take);
+        return permits.acquire_within(longest).await?.granted()?.release().await;
+    }
+    let lock = client.lock("k");
+    if round.is_multiple_of(2) {
+        return lock.shared().acquire_within(longest).await?.granted()?.release().await;
+    }
+    let mut writer = lock.acquire_within(longest).await?.granted()?;
+    if round % 3 == 1 {
+        writer.downgrade().await?;
+    }
+    writer.release().await
 }

@@ -6,9 +6,10 @@ use futures_util::future::join_all;
 use super::config::Layout;
 use super::connection::session::Session;
 use super::ephemeral::release::delete_pair;
-use super::nodes::{CONCURRENT_READS, read, read_all, synced_children, was_deleted};
+use super::nodes::{CONCURRENT_READS, StoredNode, read, read_all, synced_children, was_deleted};
+use super::queue::order::{self, Queue};
 use super::{Condition, error, layout};
-use crate::backend::{Holding, Scope, Waiter};
+use crate::backend::{Holding, Mode, Scope};
 use crate::error::Result;
 use crate::key::Key;
 use crate::token::FencingToken;
@@ -51,16 +52,25 @@ async fn holding(session: &Session, layout: Layout, key: &Key) -> Result<Option<
 }
 
 async fn queue_holding(session: &Session, key: &Key, path: &str) -> Result<Option<Holding>> {
-    let mut children = synced_children(session, path).await?;
+    let children = synced_children(session, path).await?;
     if !children.iter().any(|name| layout::is_contender(name)) {
         return Ok(None);
     }
-    layout::sort(&mut children);
-    let mut nodes = read_all(session, path, &children).await?.into_iter();
-    let Some(first) = nodes.next() else { return Ok(None) };
-    let mut holding = Holding::new(key.clone(), first.holder()?);
-    holding.waiters = nodes.map(|node| Waiter::new(&node.holder_info)).collect();
-    Ok(Some(holding))
+    let queue = Queue::of(children);
+    let mut nodes = read_all(session, path, queue.names()).await?;
+    let waiters = nodes.split_off(holders(&nodes));
+    let holders = nodes.iter().map(StoredNode::holder).collect::<Result<_>>()?;
+    let mut holding = Holding::of(key.clone(), holders);
+    if let Some(holding) = &mut holding {
+        holding.waiters = waiters.iter().map(StoredNode::waiter).collect();
+    }
+    Ok(holding)
+}
+
+/// How many of these nodes, read in their order, are those of holders.
+fn holders(nodes: &[StoredNode]) -> usize {
+    let marked = nodes.iter().rposition(StoredNode::is_marked_held).map_or(0, |last| last + 1);
+    order::fitting(nodes.iter().map(StoredNode::mode)).max(marked)
 }
 
 async fn ephemeral_holding(session: &Session, key: &Key, path: &str) -> Result<Option<Holding>> {
@@ -74,7 +84,7 @@ async fn ephemeral_holding(session: &Session, key: &Key, path: &str) -> Result<O
     layout::sort_after(&mut children, layout::WAIT);
     let waiters = read_all(session, &companion, &children).await?;
     let mut holding = Holding::new(key.clone(), holder);
-    holding.waiters = waiters.iter().map(|node| Waiter::new(&node.holder_info)).collect();
+    holding.waiters = waiters.iter().map(StoredNode::waiter).collect();
     Ok(Some(holding))
 }
 
@@ -87,25 +97,36 @@ pub(super) async fn evict(
 ) -> Result<bool> {
     let path = session.tree.key(key);
     match layout {
-        Layout::Queue => evict_first(session, &path, token).await,
+        Layout::Queue => evict_holder(session, &path, token).await,
         Layout::Ephemeral => evict_ephemeral(session, &path, token).await,
     }
 }
 
-/// Only the first node is a grant. Its name is never used again, so that the deletion cannot hit
-/// another claim.
-async fn evict_first(session: &Session, path: &str, token: FencingToken) -> Result<bool> {
-    let client = session.client();
-    let mut children = synced_children(session, path).await?;
-    layout::sort(&mut children);
-    let Some(first) = children.first() else { return Ok(false) };
-    let first = format!("{path}/{first}");
-    match client.check_stat(&first).await.map_err(error::from_client)? {
-        Some(stat) if layout::token(stat.czxid)? == token => {
-            was_deleted(client.delete(&first, None).await)
-        }
-        Some(_) | None => Ok(false),
+/// The name of a node is never used again, so that the deletion cannot hit another claim.
+async fn evict_holder(session: &Session, path: &str, token: FencingToken) -> Result<bool> {
+    match holder_node(session, path, token).await? {
+        Some(node) => was_deleted(session.client().delete(&node.path, None).await),
+        None => Ok(false),
     }
+}
+
+/// The node of the holder with this token.
+async fn holder_node(
+    session: &Session,
+    path: &str,
+    token: FencingToken,
+) -> Result<Option<StoredNode>> {
+    let queue = Queue::of(synced_children(session, path).await?);
+    let most = if queue.is_lock() {
+        // As many as hold if the first was made shared; its data say whether it was.
+        queue.holders(Some(Mode::Shared))
+    } else {
+        // The limit in a name may be lower than that by which the claim was granted.
+        queue.names().len()
+    };
+    let mut nodes = read_all(session, path, &queue.names()[..most]).await?;
+    nodes.truncate(holders(&nodes));
+    Ok(nodes.into_iter().find(|node| layout::has_token(node.stat.czxid, token)))
 }
 
 async fn evict_ephemeral(session: &Session, path: &str, token: FencingToken) -> Result<bool> {
@@ -115,13 +136,13 @@ async fn evict_ephemeral(session: &Session, path: &str, token: FencingToken) -> 
     for child in children.iter().filter(|child| layout::is_holder_node(child)) {
         let hold = format!("{companion}/{child}");
         let stat = client.check_stat(&hold).await.map_err(error::from_client)?;
-        if stat.is_some_and(|stat| u64::try_from(stat.czxid) == Ok(token.get())) {
+        if stat.is_some_and(|stat| layout::has_token(stat.czxid, token)) {
             return delete_pair(session, &hold, path).await;
         }
     }
     // A foreign client has only the lock, without a holder's node.
     match client.check_stat(path).await.map_err(error::from_client)? {
-        Some(stat) if layout::token(stat.czxid)? == token => {
+        Some(stat) if layout::has_token(stat.czxid, token) => {
             was_deleted(client.delete(path, Some(stat.version)).await)
         }
         Some(_) | None => Ok(false),
@@ -136,25 +157,18 @@ pub(super) async fn condition(
     token: FencingToken,
 ) -> Result<Option<Condition>> {
     let client = session.client();
-    let node = session.tree.key(key);
-    let mut candidates = match layout {
-        Layout::Queue => {
-            let mut children = synced_children(session, &node).await?;
-            layout::sort(&mut children);
-            children.truncate(1);
-            children.iter().map(|child| format!("{node}/{child}")).collect::<Vec<_>>()
-        }
-        Layout::Ephemeral => {
-            let companion = layout::companion(&node);
-            let children = synced_children(session, &companion).await?;
-            let holds = children.iter().filter(|child| layout::is_holder_node(child));
-            holds.map(|child| format!("{companion}/{child}")).collect()
-        }
-    };
-    while let Some(path) = candidates.pop() {
+    let path = session.tree.key(key);
+    if layout == Layout::Queue {
+        let node = holder_node(session, &path, token).await?;
+        return Ok(node.map(|node| Condition { version: node.stat.version, path: node.path }));
+    }
+    let companion = layout::companion(&path);
+    let children = synced_children(session, &companion).await?;
+    for child in children.iter().filter(|child| layout::is_holder_node(child)) {
+        let path = format!("{companion}/{child}");
         let stat = client.check_stat(&path).await.map_err(error::from_client)?;
         if let Some(stat) = stat
-            && u64::try_from(stat.czxid) == Ok(token.get())
+            && layout::has_token(stat.czxid, token)
         {
             return Ok(Some(Condition { path, version: stat.version }));
         }

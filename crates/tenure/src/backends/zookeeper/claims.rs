@@ -48,27 +48,37 @@ impl TrackedClaim {
 pub(super) enum TrackedState {
     /// A request was sent, and has no response yet: it may have created a node.
     Requested,
-    /// Its node waits behind another.
-    Queued { node: ClaimNode, predecessor: PredecessorNode },
-    /// Its node was the first.
+    /// Its node waits.
+    Queued { node: ClaimNode, awaits: Awaited },
+    /// It was granted.
     Held(ClaimNode),
 }
 
-/// The node of a claim, and the token that it stands for.
+/// The node of a claim, and the first of the tokens that it stands for.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimNode {
     pub(super) path: String,
     pub(super) token: FencingToken,
 }
 
-/// The node just before that of a waiter.
+impl ClaimNode {
+    /// Whether a token is one of those that the node stands for.
+    pub(super) fn has(&self, token: FencingToken) -> bool {
+        self.token.index() == token.index()
+    }
+}
+
+/// What a waiter waits for.
 #[derive(Clone, Debug)]
-pub(super) struct PredecessorNode {
-    pub(super) path: String,
-    /// Whether it is the holder's, so that the waiter is next.
-    pub(super) holds: bool,
-    /// Whether a watch has shown that it was deleted.
-    pub(super) deleted: bool,
+pub(super) enum Awaited {
+    /// The end of one node; nothing else is in the way if `only`.
+    Node { path: String, only: bool },
+    /// That the holders leave room for the first waiter.
+    Holders,
+    /// Not known: the nodes have to be listed.
+    Unknown,
+    /// A response has shown that nothing is in the way any more.
+    Nothing,
 }
 
 impl SessionClaims {
@@ -131,19 +141,32 @@ impl SessionClaims {
     pub(super) fn full_key(&self, suffix: &Key, token: FencingToken) -> Option<Key> {
         let claims = self.0.lock();
         let found = claims.entries.values().find(|tracked| {
-            let held = matches!(&tracked.state, TrackedState::Held(node) if node.token == token);
+            let held = matches!(&tracked.state, TrackedState::Held(node) if node.has(token));
             held && tracked.claim.key.as_str().ends_with(suffix.as_str())
         });
         found.map(|tracked| tracked.claim.key.clone())
     }
 
-    /// A watch has shown that the node before that of a waiter was deleted.
-    pub(super) fn predecessor_deleted(&self, claim: &Claim, path: &str) {
+    /// A watch has shown that this node is no longer in the way of a waiter.
+    pub(super) fn node_ended(&self, claim: &Claim, ended: &str) {
+        self.update(claim, |awaits| match awaits {
+            Awaited::Node { path, only } if path == ended => {
+                *awaits = if *only { Awaited::Nothing } else { Awaited::Unknown };
+            }
+            _ => {}
+        });
+    }
+
+    /// A list has shown that nothing is in the way of a waiter.
+    pub(super) fn fits(&self, claim: &Claim) {
+        self.update(claim, |awaits| *awaits = Awaited::Nothing);
+    }
+
+    fn update(&self, claim: &Claim, change: impl FnOnce(&mut Awaited)) {
         if let Some(tracked) = self.0.lock().entries.get_mut(&id(claim))
-            && let TrackedState::Queued { predecessor, .. } = &mut tracked.state
-            && predecessor.path == path
+            && let TrackedState::Queued { awaits, .. } = &mut tracked.state
         {
-            predecessor.deleted = true;
+            change(awaits);
         }
     }
 }

@@ -3,6 +3,7 @@
 use zookeeper_client::Error as ClientError;
 
 use crate::error::{Error, ErrorKind};
+use crate::key::Key;
 
 /// The session left the server that got the request, before that responded.
 pub(super) fn moved() -> Error {
@@ -19,6 +20,22 @@ pub(super) fn bad_node(node: &str, what: &str) -> Error {
 pub(super) fn container_deleted() -> Error {
     let message = "zookeeper deletes the empty container of the key before it can be used";
     Error::new(ErrorKind::Unavailable, message)
+}
+
+/// Curator's semaphore and that of tenure have different nodes, and would not see each other.
+pub(super) fn foreign_semaphore(key: &Key) -> Error {
+    let message =
+        format!("`{key}` is in use by Curator's semaphore; give the other a key of its own");
+    Error::new(ErrorKind::Invalid, message)
+}
+
+/// New nodes of the key sort before older ones.
+pub(super) fn sequence_overflow(key: &Key) -> Error {
+    let message = format!(
+        "the sequence numbers of `{key}` are used up after 2^31 claims; delete its node when no \
+         claim is left"
+    );
+    Error::new(ErrorKind::Internal, message)
 }
 
 /// Any error of the client library. Every error that is not certainly a refusal leaves the outcome

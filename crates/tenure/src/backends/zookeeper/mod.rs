@@ -8,11 +8,14 @@
 //! | `connection/connect` | opens, resumes and closes sessions |
 //! | `connection/failover` | moves a session away from a server that does not respond |
 //! | `layout/` | paths and names of nodes, and their order |
+//! | `layout/modes` | the mode of a claim in the name of its node |
 //! | `layout/node_data` | the data of a node |
 //! | `claims` | what is known of the claims of a session |
 //! | `nodes` | reads and deletes of nodes that several operations share |
 //! | `acquire`, `renew`, `release` | the operations, by the layout of the URL; batches and sweeps |
-//! | `queue/` | `layout=queue`: acquire, renew, release as in Curator |
+//! | `queue/` | `layout=queue`: acquire, renew, release, wait as in Curator, in all modes |
+//! | `queue/order` | the rule of modes, by the names of the nodes |
+//! | `queue/downgrade` | makes an exclusive holder shared |
 //! | `ephemeral/` | `layout=ephemeral`: acquire, renew, release with one node per lock |
 //! | `wait` | `until_free` and `until_lost`, by watches |
 //! | `admin` | list, evict, condition |
@@ -42,7 +45,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Order, Scope};
+use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Modes, Order, Scope};
 use crate::error::Result;
 use crate::finding::Finding;
 use crate::hosted::Hosted;
@@ -183,8 +186,10 @@ impl Backend for Zookeeper {
         info.min_ttl = self.sessions.main().timeout();
         // The session of a fixed lease is half as long again as the lease.
         info.max_expiry_ttls = 2;
-        if self.layout() == Layout::Ephemeral {
-            info.order = Order::Any;
+        match self.layout() {
+            Layout::Queue => info.modes = Modes::ALL,
+            // Its one node has no room for a second holder.
+            Layout::Ephemeral => info.order = Order::Any,
         }
         info
     }

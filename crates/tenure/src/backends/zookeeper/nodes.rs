@@ -1,14 +1,13 @@
 //! Reads and deletes of nodes that several operations share.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use zookeeper_client::{Error as ClientError, Stat};
 
 use super::connection::session::Session;
 use super::error;
-use super::layout::{self, node_data};
-use crate::backend::{Holder, HolderInfo};
+use super::layout::node_data::{self, Mark, NodeData};
+use super::layout::{self, modes};
+use crate::backend::{Holder, Mode, Waiter};
 use crate::error::Result;
 
 /// How many reads are under way at the same time.
@@ -16,17 +15,33 @@ pub(super) const CONCURRENT_READS: usize = 64;
 
 /// A node of a claim, as it was read.
 pub(super) struct StoredNode {
-    pub(super) holder_info: HolderInfo,
-    /// The timeout of the session that created it, if its data say so.
-    timeout: Option<Duration>,
-    stat: Stat,
+    pub(super) path: String,
+    pub(super) stat: Stat,
+    data: NodeData,
 }
 
 impl StoredNode {
+    /// How the claim holds, or wants to hold: by its name, unless it was made shared.
+    pub(super) fn mode(&self) -> Mode {
+        match (modes::mode_of(layout::name_of(&self.path)), self.data.mark) {
+            (Mode::Exclusive, Some(Mark::Shared)) => Mode::Shared,
+            (mode, _) => mode,
+        }
+    }
+
+    /// Whether its data say that the claim holds, although the limit in its name may be too low.
+    pub(super) fn is_marked_held(&self) -> bool {
+        self.data.mark == Some(Mark::Held)
+    }
+
     pub(super) fn holder(&self) -> Result<Holder> {
         let token = Some(layout::token(self.stat.czxid)?);
-        let ttl_left = self.timeout;
-        Ok(Holder { token, ttl_left, ..Holder::new(&self.holder_info) })
+        let ttl_left = self.data.timeout;
+        Ok(Holder { mode: self.mode(), token, ttl_left, ..Holder::new(&self.data.info) })
+    }
+
+    pub(super) fn waiter(&self) -> Waiter {
+        Waiter { mode: self.mode(), ..Waiter::new(&self.data.info) }
     }
 
     pub(super) fn is_ephemeral(&self) -> bool {
@@ -38,8 +53,8 @@ impl StoredNode {
 pub(super) async fn read(session: &Session, path: &str) -> Result<Option<StoredNode>> {
     match session.client().get_data(path).await {
         Ok((data, stat)) => {
-            let (holder_info, timeout) = node_data::decode(&data);
-            Ok(Some(StoredNode { holder_info, timeout, stat }))
+            let data = node_data::decode(&data);
+            Ok(Some(StoredNode { path: path.to_owned(), stat, data }))
         }
         Err(ClientError::NoNode) => Ok(None),
         Err(error) => Err(error::from_client(error)),

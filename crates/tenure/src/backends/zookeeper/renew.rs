@@ -63,7 +63,7 @@ fn held_node(session: &Session, claim: &Claim) -> Result<ClaimNode> {
     session.claims.touch(claim);
     match session.claims.state(claim) {
         _ if session.has_ended() => Err(Error::gone(LostReason::SessionGone)),
-        Some(TrackedState::Held(node)) if claim.token.is_none_or(|token| token == node.token) => {
+        Some(TrackedState::Held(node)) if claim.token.is_none_or(|token| node.has(token)) => {
             Ok(node)
         }
         // A session that replaces another knows nothing of the claims of that one.
@@ -116,7 +116,7 @@ pub(super) fn confirm(
     stat: Result<Option<Stat>, ClientError>,
 ) -> Result<Duration> {
     match stat.map_err(error::from_client)? {
-        Some(stat) if layout::token(stat.czxid)? == held.node.token => {
+        Some(stat) if layout::has_token(stat.czxid, held.node.token) => {
             Ok(held.claim.ttl.min(session.lease()))
         }
         Some(_) | None => {

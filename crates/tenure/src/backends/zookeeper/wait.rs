@@ -1,13 +1,14 @@
-//! Waiting: each waiter watches one node, the one just before its own, so that a release wakes one
-//! waiter, however long the queue is.
+//! Waiting: each waiter watches one node, so that a release wakes those that it lets in, however
+//! long the queue is. `queue/wait.rs` says which node.
 //!
 //! A watch is set by a read of the node (`getData`), so that setting it also shows whether the node
-//! still exists: a predecessor that was deleted before the watch is noticed, and no wake-up is
-//! lost. `exists` would do so too, but leaves a watch at the server on a node that does not exist.
+//! still exists: one that was deleted before the watch is noticed, and no wake-up is lost. `exists`
+//! would do so too, but leaves a watch at the server on a node that does not exist.
 //!
-//! The server sends one event when the node is deleted, by its owner or with its session. The
-//! waiter then notes in `claims` that its predecessor is gone. If that was the holder, the next
-//! `try_acquire` needs only a proof of the waiter's own node; otherwise it reads the queue again.
+//! The server sends one event when the node changes or is deleted, by its owner or with its
+//! session. The waiter then notes in `claims` that the node is not in its way any more. If nothing
+//! else was, the next `try_acquire` needs only a proof of the waiter's own node; otherwise it lists
+//! the nodes again.
 //!
 //! Watches belong to a connection: when the session moves to another server, the wait ends, and the
 //! core calls again. These functions are hints: they may return early or late, and decide nothing.
@@ -16,46 +17,35 @@
 
 use zookeeper_client::{Error as ClientError, EventType};
 
-use super::claims::TrackedState;
+use super::claims::{Awaited, TrackedState};
 use super::config::Layout;
 use super::connection::session::Session;
-use super::layout;
+use super::layout::node_data;
+use super::queue;
 use crate::backend::Claim;
 
 /// Returns when it is worth trying to acquire again.
 pub(super) async fn until_free(session: &Session, layout: Layout, claim: &Claim) {
-    let client = session.client();
-    match (session.claims.state(claim), layout) {
-        (Some(TrackedState::Queued { predecessor, .. }), _) if !predecessor.path.is_empty() => {
-            if until_deleted(session, &predecessor.path).await {
-                session.claims.predecessor_deleted(claim, &predecessor.path);
-            }
-        }
-        (Some(_), _) => {}
-        (None, Layout::Queue) => until_empty(session, claim).await,
-        (None, Layout::Ephemeral) => {
-            let lock = session.tree.key(&claim.key);
-            // A server that lags behind could show the lock as free.
-            if client.sync(&lock).await.is_ok() {
-                until_deleted(session, &lock).await;
-            }
-        }
+    match layout {
+        Layout::Queue => queue::wait::until_free(session, claim).await,
+        Layout::Ephemeral => until_ephemeral_free(session, claim).await,
     }
 }
 
-/// Returns when no claim holds or waits. Watches the last node of the queue: the lock cannot be
-/// free before that is deleted.
-async fn until_empty(session: &Session, claim: &Claim) {
-    let client = session.client();
-    let parent = session.tree.key(&claim.key);
-    loop {
-        let sync = client.sync(&parent);
-        let children = client.list_children(&parent);
-        let (Ok(()), Ok(mut children)) = tokio::join!(sync, children) else { return };
-        layout::sort(&mut children);
-        let Some(last) = children.last() else { return };
-        if !until_deleted(session, &format!("{parent}/{last}")).await {
-            return;
+async fn until_ephemeral_free(session: &Session, claim: &Claim) {
+    match session.claims.state(claim) {
+        Some(TrackedState::Queued { awaits: Awaited::Node { path, .. }, .. }) => {
+            if until_deleted(session, &path).await {
+                session.claims.node_ended(claim, &path);
+            }
+        }
+        Some(_) => {}
+        None => {
+            let lock = session.tree.key(&claim.key);
+            // A server that lags behind could show the lock as free.
+            if session.client().sync(&lock).await.is_ok() {
+                until_deleted(session, &lock).await;
+            }
         }
     }
 }
@@ -69,10 +59,20 @@ pub(super) async fn until_lost(session: &Session, claim: &Claim) {
 
 /// Watches a node. `true` if it does not exist any more, `false` if that is not known: the session
 /// ended or moved, or the server did not respond.
-async fn until_deleted(session: &Session, path: &str) -> bool {
+pub(super) async fn until_deleted(session: &Session, path: &str) -> bool {
+    until_ended(session, path, |_| false).await
+}
+
+/// Watches a node until it is deleted, or its data have a mark: others need not wait for it then.
+pub(super) async fn until_marked(session: &Session, path: &str) -> bool {
+    until_ended(session, path, |data| node_data::decode(data).mark.is_some()).await
+}
+
+async fn until_ended(session: &Session, path: &str, ends: impl Fn(&[u8]) -> bool) -> bool {
     let client = session.client();
     loop {
         let watcher = match client.get_and_watch_data(path).await {
+            Ok((data, _, _)) if ends(&data) => return true,
             Ok((_, _, watcher)) => watcher,
             Err(ClientError::NoNode) => return true,
             Err(_) => return false,
@@ -85,8 +85,15 @@ async fn until_deleted(session: &Session, path: &str) -> bool {
         match changed.event_type {
             EventType::NodeDeleted => return true,
             EventType::Session => return false,
-            // The data changed: Curator requests the revocation of a lock so. Watch again.
+            // The data changed: a mark, or Curator's request of a revocation.
             _ => {}
+        }
+        // Without a watch, which would be removed by another request if this is the end.
+        match client.get_data(path).await {
+            Ok((data, _)) if ends(&data) => return true,
+            Ok(_) => {}
+            Err(ClientError::NoNode) => return true,
+            Err(_) => return false,
         }
     }
 }

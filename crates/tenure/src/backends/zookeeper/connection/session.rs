@@ -108,7 +108,7 @@ impl Session {
 
     /// A grant that a response in this session proves.
     pub(crate) fn grant(&self, claim: &Claim, token: FencingToken) -> Grant {
-        Grant::new(token, claim.ttl.min(self.lease()))
+        Grant::with_range(token, claim.ttl.min(self.lease()))
     }
 
     /// The first part of the names of a claim's nodes.

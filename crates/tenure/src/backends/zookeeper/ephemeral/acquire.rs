@@ -12,7 +12,7 @@
 //! operator can delete anything.
 //!
 //! Invariant: a claim holds if its holder's node exists and has the czxid of the lock: then one
-//! transaction created both. That czxid is the token.
+//! transaction created both. That czxid, times 1024, is the token.
 //!
 //! The races:
 //! - *A lost response.* The repeated transaction is refused, because the lock exists. The holder's
@@ -27,7 +27,7 @@
 
 use zookeeper_client::{CreateMode, Error as ClientError, MultiWriteError, Stat};
 
-use super::super::claims::{ClaimNode, PredecessorNode, TrackedState};
+use super::super::claims::{Awaited, ClaimNode, TrackedState};
 use super::super::connection::session::Session;
 use super::super::layout::{self, node_data};
 use super::super::{error, nodes};
@@ -101,7 +101,7 @@ async fn create(
     waiter_node: Option<&str>,
 ) -> Result<(), CreateRefusal> {
     let client = session.client();
-    let data = node_data::encode(&claim.holder_info, session.timeout());
+    let data = node_data::encode(&claim.holder_info, session.timeout(), None);
     let options = session.create_options(CreateMode::Ephemeral);
     let mut writer = client.new_multi_writer();
     writer.add_create(&nodes.lock, &data, &options).map_err(CreateRefusal::Other)?;
@@ -175,7 +175,7 @@ async fn enqueue(
 ) -> Result<u32> {
     let client = session.client();
     let prefix = format!("{}/{}", nodes.companion, nodes.wait);
-    let data = node_data::encode(&claim.holder_info, session.timeout());
+    let data = node_data::encode(&claim.holder_info, session.timeout(), None);
     let options = session.create_options(CreateMode::EphemeralSequential);
     // Both are sent before either response is awaited, in this order.
     let created = waiter_node.is_none().then(|| client.create(&prefix, &data, &options));
@@ -195,9 +195,9 @@ async fn enqueue(
         0 => nodes.lock.clone(),
         _ => format!("{}/{}", nodes.companion, waiters[rank - 1]),
     };
-    let predecessor = PredecessorNode { path: predecessor, holds: rank == 0, deleted: false };
+    let awaits = Awaited::Node { path: predecessor, only: rank == 0 };
     // The token is that of the lock, which is still to be created: this one is not used.
     let node = ClaimNode { path, token: layout::token(1)? };
-    session.claims.set(claim, TrackedState::Queued { node, predecessor });
+    session.claims.set(claim, TrackedState::Queued { node, awaits });
     Ok(u32::try_from(rank).unwrap_or(u32::MAX))
 }

@@ -2,7 +2,7 @@
 //! each shows that it is the one that was granted.
 //!
 //! The name of the lock is the same for every holder, so that its existence proves nothing by
-//! itself: its czxid has to be the token of the grant.
+//! itself: its czxid has to be that of the grant.
 
 use std::time::Duration;
 

@@ -5,6 +5,8 @@
 //! layout=queue, as Curator has it
 //!   /CHROOT/KEY                               container
 //!   /CHROOT/KEY/_c_UUID-lock-0000000007       ephemeral, sequential: the first in order holds
+//!   /CHROOT/KEY/_c_UUID-shared-lock-…         a shared claim: holds beside others (`modes`)
+//!   /CHROOT/KEY/_c_UUID-permits-2-of-5-lock-… a claim to permits
 //!
 //! layout=ephemeral
 //!   /CHROOT/KEY                               ephemeral: the lock
@@ -13,6 +15,7 @@
 //!   /CHROOT/KEY%/_c_UUID-wait-0000000003      ephemeral, sequential: a waiter
 //! ```
 
+pub(crate) mod modes;
 pub(crate) mod node_data;
 
 use uuid::Uuid;
@@ -97,6 +100,11 @@ pub(crate) fn is_contender(name: &str) -> bool {
     name.contains(LOCK)
 }
 
+/// Whether a child belongs to Curator's `InterProcessSemaphoreV2`.
+pub(crate) fn is_of_semaphore_v2(name: &str) -> bool {
+    matches!(name, "leases" | "locks")
+}
+
 /// The companion of an ephemeral lock: the container of its holder's and waiters' nodes. No key is
 /// encoded like this.
 pub(crate) fn companion(lock: &str) -> String {
@@ -113,13 +121,24 @@ pub(crate) fn is_waiter_node(name: &str) -> bool {
     name.contains(WAIT)
 }
 
-/// The token that a node stands for: the id of the transaction that created it.
+/// The first of the tokens that a node stands for: the id of the transaction that created it, times
+/// the number of tokens of a grant.
+///
+/// The upper half of such an id is the number of elections that the ensemble has had. So the tokens
+/// fit for two million elections; beyond, the error is `Internal`, and nothing is granted.
 pub(crate) fn token(czxid: i64) -> Result<FencingToken> {
-    let token = u64::try_from(czxid).ok().and_then(FencingToken::new);
-    token.ok_or_else(|| {
-        let what = format!("transaction id {czxid}; is it older than 3.5?");
-        Error::unexpected_response("zookeeper", what)
-    })
+    match u64::try_from(czxid) {
+        Ok(id @ 1..) => FencingToken::of_index(id),
+        _ => {
+            let what = format!("transaction id {czxid}; is it older than 3.5?");
+            Err(Error::unexpected_response("zookeeper", what))
+        }
+    }
+}
+
+/// Whether a token is one of those that the node with this czxid stands for.
+pub(crate) fn has_token(czxid: i64, token: FencingToken) -> bool {
+    u64::try_from(czxid) == Ok(token.index())
 }
 
 /// A key as one element of a path. What ZooKeeper or Java refuse in a path is percent-encoded, and
@@ -146,6 +165,7 @@ fn is_refused(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn a_key_is_one_path_element_and_decodes_again() {
@@ -179,6 +199,21 @@ mod tests {
         let order = ["_c_b-lock-0000000002", "_c_a-lock-0000000003", "lock-0000000010"];
         // Foreign names sort by their whole text: behind, unless that begins with a low digit.
         assert_eq!(names[..3], order);
+    }
+
+    #[test]
+    fn a_token_is_the_czxid_in_another_scale_until_it_does_not_fit() {
+        let czxid = 0x0000_0007_0000_002a;
+        let first = token(czxid).unwrap();
+        assert_eq!(first.get(), 0x0000_0007_0000_002a * 1024);
+        let last = FencingToken::new(first.get() + 1023).unwrap();
+        assert!(has_token(czxid, first) && has_token(czxid, last));
+        assert!(!has_token(czxid + 1, last) && token(czxid + 1).unwrap() > last);
+        let last_epoch = (1_i64 << 21) - 1;
+        assert!(token((last_epoch << 32) + i64::from(u32::MAX)).is_ok());
+        for refused in [(last_epoch + 1) << 32, i64::MAX, 0, -1] {
+            assert_eq!(token(refused).unwrap_err().kind(), ErrorKind::Internal, "{refused}");
+        }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! `layout=queue`: Curator's. Each claim has an ephemeral sequential node below the node of the
-//! key, and the first in order holds.
+//! key, and those hold that fit beside all before them: an exclusive claim if it is the first.
 
 pub(super) mod acquire;
+pub(super) mod downgrade;
+pub(super) mod order;
 pub(super) mod release;
 pub(super) mod renew;
+pub(super) mod wait;
 
 use super::connection::session::Session;
 use super::nodes;
