@@ -5,8 +5,8 @@
 //! of a waiter, and `NAME/.gone/OWNER` the tombstone of a cancelled claim.
 //!
 //! Every change of keys is one transaction, which Consul applies as a whole or not at all. The lock
-//! is acquired by *no tombstone, no lock, no queue marker: lock*; the index of that write is the
-//! token. A claim with a queue entry leaves out the check of the marker, and deletes its entry in
+//! is acquired by *no tombstone, no lock, no queue marker: lock*; the index of that write,
+//! times 1024, is the token. A claim with a queue entry leaves out the check of the marker, and deletes its entry in
 //! the same transaction, which wakes the waiter behind it.
 //!
 //! Who changes what: a holder deletes its own lock, by index (`release`). A waiter deletes its own
@@ -130,7 +130,7 @@ async fn extend_fixed(
     let age = Clock::Boot.now().since(started);
     let alive = record.session.refresh(&context.api, age).await?;
     let ttl = record.session.lease_from(started).min(claim.ttl);
-    Ok(alive.then(|| Grant::new(grant.token, ttl)))
+    Ok(alive.then_some(Grant { ttl, ..grant }))
 }
 
 /// The record of the claim, on a session that exists and was renewed lately.
@@ -361,12 +361,11 @@ impl Acquisition<'_> {
     }
 
     fn granted(&self, lock: &KvEntry) -> Result<Grant> {
-        let no_token = || Error::unexpected_response("consul", "an index that is no token");
-        let token = snapshot::token(lock).ok_or_else(no_token)?;
+        let token = snapshot::token(lock)?;
         self.context.claims.set_granted(self.claim.owner, token);
         // The session may have been renewed before this call: then less than a ttl is certain.
         let lease = self.record.session.lease_from(self.started);
-        Ok(Grant::new(token, lease.min(self.claim.ttl)))
+        Ok(Grant::with_range(token, lease.min(self.claim.ttl)))
     }
 
     /// The value of the lock's key and of the queue entry.

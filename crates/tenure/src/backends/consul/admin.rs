@@ -46,7 +46,7 @@ pub(super) async fn list(api: &Api, scope: Scope<'_>) -> Result<Vec<Holding>> {
 /// Force-releases exactly the grant with this token.
 pub(super) async fn evict(api: &Api, key: &Key, token: FencingToken) -> Result<bool> {
     let lock = LockKeys::new(key).lock();
-    let ops = [TxnOp::CheckIndex(lock.clone(), token.get()), TxnOp::Delete(lock)];
+    let ops = [TxnOp::CheckIndex(lock.clone(), token.index()), TxnOp::Delete(lock)];
     Ok(matches!(api.transact(&ops).await?, TxnOutcome::Committed(_)))
 }
 
@@ -61,7 +61,7 @@ pub(super) async fn condition(
     let full_key = claims.full_key(key, token);
     let keys = LockKeys::new(full_key.as_ref().unwrap_or(key));
     let found = api.read(&keys.lock()).await?;
-    let Some(lock) = found.filter(|lock| lock.modified == token.get()) else {
+    let Some(lock) = found.filter(|lock| lock.modified == token.index()) else {
         return Ok(None);
     };
     let KvEntry { key, session, modified: index, .. } = lock;
@@ -86,7 +86,11 @@ fn holder(lock: &KvEntry, sessions: &[SessionInfo]) -> Holder {
     match (LockRecord::decode(&lock.value), session) {
         (None, Some(session)) => {
             let info = HolderInfo::new(&*session.name, &*session.node, 0, &*lock.value);
-            Holder { token: snapshot::token(lock), ttl_left: session.ttl, ..Holder::new(&info) }
+            Holder {
+                token: snapshot::token(lock).ok(),
+                ttl_left: session.ttl,
+                ..Holder::new(&info)
+            }
         }
         _ => snapshot::holder(lock),
     }

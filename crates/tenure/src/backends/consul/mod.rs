@@ -183,7 +183,8 @@ pub struct Condition {
     pub key: String,
     /// The session that holds the key.
     pub session: String,
-    /// The index of the write that acquired the lock: the number of the grant's token.
+    /// The index of the write that acquired the lock: the number of the grant's token, divided by
+    /// 1024.
     pub index: u64,
 }
 

@@ -77,7 +77,7 @@ async fn release_held(
     token: FencingToken,
 ) -> Result<bool> {
     let lock = keys.lock();
-    let mut index = token.get();
+    let mut index = token.index();
     let mut read_marker = record.has_waited;
     for _ in 0..DELETE_TRIES_MAX {
         let mut ops = vec![TxnOp::CheckIndex(lock.clone(), index), TxnOp::Delete(lock.clone())];

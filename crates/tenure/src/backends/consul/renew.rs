@@ -86,7 +86,7 @@ async fn check_chunk(
         // A renewal names its grant: it does not renew a later grant of the same owner.
         let is_named = |token: &FencingToken| claim.token.is_none_or(|named| named == *token);
         if let Some(token) = token.filter(is_named) {
-            ops.push(TxnOp::CheckIndex(LockKeys::new(&claim.key).lock(), token.get()));
+            ops.push(TxnOp::CheckIndex(LockKeys::new(&claim.key).lock(), token.index()));
             checked.push(at);
         }
     }
@@ -114,7 +114,7 @@ async fn check_chunk(
 async fn recheck(context: &Context, claim: &Claim, record: &ClaimRecord) -> Result<()> {
     // A key that was deleted and created again is another grant, also if a late request of the same
     // claim created it, as after an eviction.
-    let same_key = |lock: &KvEntry| record.token.is_some_and(|token| lock.created <= token.get());
+    let same_key = |lock: &KvEntry| record.token.is_some_and(|token| lock.created <= token.index());
     let is_own = |lock: &KvEntry| {
         snapshot::is_held_or_overwritten(&context.claims, lock, claim.owner, record)
     };

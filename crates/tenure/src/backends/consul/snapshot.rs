@@ -114,14 +114,15 @@ pub(super) fn is_held_or_overwritten(
     own_session && overwritten && !claims.has_other_holder(owner, &record.key)
 }
 
-/// The fencing token of the grant that wrote this entry.
-pub(super) fn token(lock: &KvEntry) -> Option<FencingToken> {
-    FencingToken::new(lock.modified)
+/// The fencing token of the grant that wrote this entry: the first one of the range that belongs to
+/// its index.
+pub(super) fn token(lock: &KvEntry) -> Result<FencingToken> {
+    FencingToken::of_index(lock.modified)
 }
 
 /// The holder, as far as the lock's key describes it.
 pub(super) fn holder(lock: &KvEntry) -> Holder {
-    let token = token(lock);
+    let token = token(lock).ok();
     match LockRecord::decode(&lock.value) {
         Some(stored) => {
             Holder { token, ttl_left: Some(stored.ttl), ..Holder::new(&stored.holder_info) }

@@ -69,7 +69,7 @@ pub(super) async fn until_lost(context: &Context, claim: &Claim) {
     };
     let lock = LockKeys::new(&claim.key).lock();
     // From the index of the grant on, so that a change before this query counts.
-    let mut index = token.get();
+    let mut index = token.index();
     loop {
         match context.api.watch(&lock, index, QUERY_WAIT_MAX).await {
             Ok(seen) => {
