@@ -1,40 +1,56 @@
-//! Acquire: one transaction acquires a free lock; a claim that has to wait gets a queue entry.
+//! Acquire: one transaction acquires a lock that is free, or permits that are; a claim that has to
+//! wait gets a queue entry.
 //!
-//! State at the server (see `layout`): `NAME/.lock` is held by the session of the holder.
-//! `NAME/.queue`, the queue marker, exists while claims wait. `NAME/.wait/OWNER` is the queue entry
-//! of a waiter, and `NAME/.gone/OWNER` the tombstone of a cancelled claim.
+//! State at the server (see `layout`): `NAME/.lock` is held by the session of the exclusive holder.
+//! `NAME/.held/OWNER` is the grant of a shared holder, or of one of permits. `NAME/.readers` and
+//! `NAME/.permits`, their markers, exist while there are such grants. `NAME/.queue`, the queue
+//! marker, exists while claims wait. `NAME/.wait/OWNER` is the queue entry of a waiter, and
+//! `NAME/.gone/OWNER` the tombstone of a cancelled claim.
 //!
-//! Every change of keys is one transaction, which Consul applies as a whole or not at all. The lock
-//! is acquired by *no tombstone, no lock, no queue marker: lock*; the index of that write,
-//! times 1024, is the token. A claim with a queue entry leaves out the check of the marker, and deletes its entry in
+//! Every change of keys is one transaction, which Consul applies as a whole or not at all
+//! (`grant_request`). The index of the write that creates a grant, times 1024, is its token:
+//!
+//! - exclusive: *no tombstone, no lock, no queue marker, no readers, no permits: lock*;
+//! - shared: *no tombstone, no lock, no queue marker, no permits: hold, and write the readers
+//!   marker*;
+//! - permits: *no tombstone, no lock, no queue marker, no readers, and the permits marker as it was
+//!   read together with all that are out: hold, and write the permits marker*.
+//!
+//! A claim with a queue entry leaves out the check of the queue marker, and deletes its entry in
 //! the same transaction, which wakes the waiter behind it.
 //!
-//! Who changes what: a holder deletes its own lock, by index (`release`). A waiter deletes its own
-//! entry. The last waiter deletes the marker, by index, and so does an acquire that finds a marker
-//! without entries. Consul deletes the keys of a session that ends. An operator can delete
-//! anything. Foreign clients know only the lock, and leave its key behind without a session when
-//! they release.
+//! Who changes what: a holder deletes its own grant, by index (`release`), or makes its lock shared
+//! (`downgrade`). A waiter deletes its own entry. The last that came deletes a marker, by index, and
+//! so does an acquire that finds one without anything that it stands for. Consul deletes the keys
+//! of a session that ends. An operator can delete anything. Foreign clients know only the lock: they
+//! leave its key behind without a session when they release, and acquire it beside readers.
 //!
-//! Invariants: a lock is acquired only while its key is absent, or has the index at which it was
-//! seen without a session. A claim without an entry never passes one that has an entry.
+//! Invariants: every key below `.held` is a grant, and there is none without its marker. A lock is
+//! acquired only while its key is absent, or has the index at which it was seen without a session.
+//! A claim without an entry never passes one that has an entry. A waiting writer is an entry and
+//! nothing else: it blocks later readers because they are behind it, and lets them in by leaving.
 //!
 //! The races that the checks prevent:
 //! - Claims of one client share a session, and Consul grants a bare `lock` again to the session
-//!   that holds the key. The check of the lock's key refuses the second claim.
+//!   that holds the key. The check of the key refuses the second claim, and the second request.
 //! - A request can arrive after its claim was cancelled: the tombstone refuses it.
-//! - A response can be lost: the next request finds the lock with its own owner in the value, and
-//!   returns that grant instead of acquiring the lock twice.
+//! - A response can be lost: the next request finds the grant with its own owner, and returns it
+//!   instead of acquiring twice.
+//! - A reader comes while a writer decides that there is none: the reader writes the marker, which
+//!   the writer checks. Readers do not check it, and so do not hinder each other.
+//! - Two claims to permits count what is out at the same time: each grant writes the marker, so that
+//!   the second is refused, and counts again.
 //! - The queue can empty or fill between a read and the write: the marker's index is checked.
 
 use super::Context;
-use super::claims::{ClaimRecord, PredecessorKey, QueueEntry};
-use super::connection::api::{KvEntry, RefusalReason, TxnOp, TxnOutcome, decisive_reason};
-use super::enqueue::{self, JoinOutcome, JoinedQueue};
-use super::layout::{LOCK_FLAG, LockKeys, LockRecord};
-use super::snapshot::{self, KeySnapshot, LockState};
+use super::claims::{ClaimRecord, PredecessorKey, StoredGrant};
+use super::connection::api::{RefusalReason, TxnOutcome, decisive_reason};
+use super::enqueue::{self, JoinOutcome, Seen};
+use super::grant_request::{self, BlockedBy, Preconditions};
+use super::layout::{LockKeys, LockRecord};
 use super::wait::LOCK_DELAY_POLL;
-use super::{error, release};
-use crate::backend::{Attempt, Busy, Claim, Grant, Holder, HolderInfo};
+use super::{downgrade, release};
+use crate::backend::{Attempt, Busy, Claim, Grant, Holder, HolderInfo, Mode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::support::clock::{Clock, Moment};
 
@@ -42,6 +58,9 @@ use crate::support::clock::{Clock, Moment};
 const SESSIONS_MAX: usize = 3;
 /// How often one acquire tries to acquire a lock that other clients are quicker to acquire.
 const LOCK_TRIES_MAX: usize = 3;
+/// The same for permits: each failure means that another claim got some of them, which may leave
+/// enough for this one.
+const PERMIT_TRIES_MAX: usize = 16;
 
 /// One call of `try_acquire`, on one session.
 pub(super) struct Acquisition<'a> {
@@ -53,17 +72,6 @@ pub(super) struct Acquisition<'a> {
     started: Moment,
 }
 
-/// What the transaction that acquires the lock assumes, and therefore checks.
-#[derive(Clone, Copy, Debug, Default)]
-struct Preconditions {
-    /// The claim has a queue entry: it may acquire the lock although the queue marker exists.
-    queued: bool,
-    /// The index of the lock's key, if a foreign client left it behind.
-    leftover: Option<u64>,
-    /// The index of a queue marker without queue entries.
-    empty_queue: Option<u64>,
-}
-
 /// The outcome of the transaction that acquires the lock.
 enum LockOutcome {
     Granted(Grant),
@@ -71,15 +79,8 @@ enum LockOutcome {
     Refused(RefusalReason),
 }
 
-/// Which keys kept the claim from the lock.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BlockedBy {
-    pub(super) lock: bool,
-    pub(super) queue: bool,
-}
-
 /// What to do after a read.
-enum Decision {
+pub(super) enum Decision {
     Respond(Attempt<Grant>),
     TryLock(Preconditions),
 }
@@ -93,6 +94,9 @@ enum RunOutcome {
 /// Acquires the lock, or says what it is busy with. With `claim.waits`, a busy response keeps a
 /// queue entry.
 pub(super) async fn try_acquire(context: &Context, claim: &Claim) -> Result<Attempt<Grant>> {
+    if let (Mode::Shared, Some(token)) = (claim.mode, claim.token) {
+        return downgrade::downgrade(context, claim, token).await.map(Attempt::Granted);
+    }
     let started = Clock::Boot.now();
     // A session can end between its renewal and the transaction: then a new one is created.
     for _ in 0..SESSIONS_MAX {
@@ -148,27 +152,34 @@ async fn record_of(context: &Context, claim: &Claim) -> Result<ClaimRecord> {
 
 impl Acquisition<'_> {
     async fn run(&self) -> Result<RunOutcome> {
+        let waits = self.claim.waits;
         let mut conditions = Preconditions::default();
         let mut created = None;
+        let mut known = None;
         if let Some(entry) = &self.record.queue_entry {
             created = Some(entry.created);
             conditions.queued = true;
             // A refused write costs the leader as much as any other: read first, unless the watch
-            // has shown that it is this claim's turn.
-            if !matches!(entry.predecessor, PredecessorKey::Turn) {
+            // has shown that it is this claim's turn. Permits have to be counted in any case.
+            if !matches!(entry.predecessor, PredecessorKey::Turn) || !self.claim.mode.is_lock() {
                 match self.recheck(entry, conditions).await? {
                     Decision::Respond(attempt) => return Ok(RunOutcome::Response(attempt)),
                     Decision::TryLock(next) => conditions = next,
                 }
             }
+        } else if !self.claim.mode.is_lock() {
+            match self.decide(&self.read_snapshot().await?, None, conditions).await? {
+                Decision::Respond(Attempt::Busy(_)) if waits => known = Some(BlockedBy::HOLDERS),
+                Decision::Respond(attempt) => return Ok(RunOutcome::Response(attempt)),
+                Decision::TryLock(next) => conditions = next,
+            }
+        } else if waits && self.context.claims.take_contended(&self.claim.key) {
+            // Where other claims waited a moment ago, the lock would be refused: join at once.
+            known = Some(BlockedBy::QUEUE);
         }
-        let waits = self.claim.waits;
-        // Where other claims waited a moment ago, the lock would be refused: join at once.
-        let join_first =
-            waits && !conditions.queued && self.context.claims.take_contended(&self.claim.key);
-        let mut known = join_first.then_some(BlockedBy { lock: true, queue: true });
+        let is_lock = self.claim.mode.is_lock();
         // Each round that does not end here has learned what to check in the next one.
-        for _ in 0..LOCK_TRIES_MAX {
+        for _ in 0..(if is_lock { LOCK_TRIES_MAX } else { PERMIT_TRIES_MAX }) {
             let blocked = match known.take() {
                 Some(blocked) => blocked,
                 None => match self.try_lock(conditions).await? {
@@ -186,7 +197,12 @@ impl Acquisition<'_> {
                 };
                 created = Some(joined.created);
                 conditions.queued = true;
-                self.decide_after_join(&joined, conditions).await?
+                match joined.seen {
+                    Seen::Lock { lock, behind_others } => {
+                        self.decide_after_join(lock.as_ref(), behind_others, conditions).await?
+                    }
+                    Seen::All(snapshot) => self.decide(&snapshot, created, conditions).await?,
+                }
             } else {
                 self.decide(&self.read_snapshot().await?, created, conditions).await?
             };
@@ -198,149 +214,27 @@ impl Acquisition<'_> {
         Ok(RunOutcome::Response(Attempt::Busy(Busy::new(self.claim.key.clone()))))
     }
 
-    /// For a waiter whose turn has not come: reads the lock, and the queue if the lock is free.
-    ///
-    /// A waiter passes the first entry of the queue if it has seen the lock free twice with the
-    /// same first entry, which did not acquire it: that client has crashed, and its session has not
-    /// ended yet.
-    async fn recheck(&self, entry: &QueueEntry, conditions: Preconditions) -> Result<Decision> {
-        let claims = &self.context.claims;
-        let owner = self.claim.owner;
-        let lock = self.context.api.read(&self.keys.lock()).await?;
-        if let LockState::Held(lock) = snapshot::lock_state(&self.claim.key, lock.as_ref())? {
-            claims.update_queue_entry(owner, |entry| entry.stalled = None);
-            return self.held(lock, entry.ahead).await.map(Decision::Respond);
-        }
-        let snapshot = self.read_snapshot().await?;
-        let first = snapshot.waiters.first().map(|(_, entry)| entry.created);
-        let stalled = entry.stalled.is_some() && entry.stalled == first;
-        claims.update_queue_entry(owner, |entry| entry.stalled = first);
-        if stalled
-            && let LockState::Free(leftover) =
-                snapshot::lock_state(&self.claim.key, snapshot.lock.as_ref())?
-        {
-            return Ok(Decision::TryLock(Preconditions { leftover, ..conditions }));
-        }
-        self.decide(&snapshot, Some(entry.created), conditions).await
-    }
-
-    /// For a claim that has just joined the queue, from what the transaction read.
-    async fn decide_after_join(
-        &self,
-        joined: &JoinedQueue,
-        conditions: Preconditions,
-    ) -> Result<Decision> {
-        let ahead = (!joined.behind_others).then_some(0);
-        match snapshot::lock_state(&self.claim.key, joined.lock.as_ref())? {
-            LockState::Held(lock) => self.held(lock, ahead).await.map(Decision::Respond),
-            LockState::Free(_) if joined.behind_others => {
-                Ok(Decision::Respond(Attempt::Busy(Busy::new(self.claim.key.clone()))))
-            }
-            LockState::Free(leftover) => {
-                Ok(Decision::TryLock(Preconditions { leftover, ..conditions }))
-            }
-        }
-    }
-
-    /// From everything that is stored for the lock. `created` is the index of the claim's own queue
-    /// entry.
-    async fn decide(
-        &self,
-        snapshot: &KeySnapshot,
-        created: Option<u64>,
-        conditions: Preconditions,
-    ) -> Result<Decision> {
-        let ahead = created.map(|created| snapshot.ahead(created));
-        let leftover = match snapshot::lock_state(&self.claim.key, snapshot.lock.as_ref())? {
-            LockState::Held(lock) => return self.held(lock, ahead).await.map(Decision::Respond),
-            LockState::Free(leftover) => leftover,
-        };
-        let others = ahead.unwrap_or_else(|| snapshot.ahead(u64::MAX));
-        if others > 0 {
-            // The lock is free, but claims that wait come first.
-            let mut busy = Busy::new(self.claim.key.clone());
-            busy.ahead = Some(others);
-            return Ok(Decision::Respond(Attempt::Busy(busy)));
-        }
-        // A marker without entries is left over: the transaction deletes it, at the index seen.
-        // With an entry of its own the claim does not check the marker.
-        let marker = snapshot.queue_marker.as_ref().filter(|_| created.is_none());
-        let empty_queue = marker.map(|marker| marker.modified);
-        Ok(Decision::TryLock(Preconditions { leftover, empty_queue, ..conditions }))
-    }
-
-    /// The lock is held, perhaps by this claim itself, if the response to an earlier request was
-    /// lost.
-    async fn held(&self, lock: &KvEntry, ahead: Option<u32>) -> Result<Attempt<Grant>> {
-        if !snapshot::is_held_by(lock, self.claim.owner, &self.record) {
-            return Ok(Attempt::Busy(snapshot::busy(&self.claim.key, lock, ahead)));
-        }
-        // If it waited as well, its queue entry would block the claims behind it.
-        let entry = self.keys.queue_entry(self.claim.owner);
-        self.context.api.transact(&[TxnOp::Delete(entry)]).await?;
-        self.granted(lock).map(Attempt::Granted)
-    }
-
     async fn try_lock(&self, conditions: Preconditions) -> Result<LockOutcome> {
         let claims = &self.context.claims;
         let owner = self.claim.owner;
         // If this fails, the queue has to be read before it is watched again.
         claims.update_queue_entry(owner, |entry| entry.predecessor = PredecessorKey::Unknown);
         let earlier = claims.begin_request(owner);
-        let outcome = self.context.api.transact(&self.lock_ops(conditions)).await?;
+        let ops = grant_request::ops(self, conditions);
+        let outcome = self.context.api.transact(&ops).await?;
         claims.end_request(owner, earlier);
         match outcome {
             TxnOutcome::Committed(entries) => {
-                let lock = self.keys.lock();
-                let entry = entries.iter().find(|entry| entry.key == lock);
-                self.granted(entry.ok_or_else(error::incomplete)?).map(LockOutcome::Granted)
+                let grant = grant_request::granted(self, &entries)?;
+                Ok(LockOutcome::Granted(self.granted(grant)))
             }
             TxnOutcome::Refused(refusals) => Ok(match decisive_reason(&refusals) {
                 RefusalReason::CheckFailed => {
-                    // The positions of the checks in `lock_ops`.
-                    let failed = |op| refusals.iter().any(|refusal| refusal.op == op);
-                    LockOutcome::Blocked(BlockedBy { lock: failed(1), queue: failed(2) })
+                    LockOutcome::Blocked(grant_request::blocked_by(self, &ops, &refusals))
                 }
                 reason => LockOutcome::Refused(reason),
             }),
         }
-    }
-
-    /// The transaction that acquires the lock: checks, then the lock, then the claim's own queue
-    /// entry.
-    fn lock_ops(&self, conditions: Preconditions) -> Vec<TxnOp> {
-        let keys = &self.keys;
-        let owner = self.claim.owner;
-        let mut ops = vec![TxnOp::CheckAbsent(keys.tombstone(owner))];
-        ops.push(match conditions.leftover {
-            Some(index) => TxnOp::CheckIndex(keys.lock(), index),
-            None => TxnOp::CheckAbsent(keys.lock()),
-        });
-        match (conditions.queued, conditions.empty_queue) {
-            // The marker may exist: it is there for claims like this one.
-            (true, _) => {}
-            (false, None) => ops.push(TxnOp::CheckAbsent(keys.queue_marker())),
-            (false, Some(index)) => {
-                ops.push(TxnOp::CheckIndex(keys.queue_marker(), index));
-                ops.push(TxnOp::Delete(keys.queue_marker()));
-            }
-        }
-        ops.push(TxnOp::Lock {
-            key: keys.lock(),
-            session: self.record.session.id.clone(),
-            flags: LOCK_FLAG,
-            value: self.lock_record(),
-        });
-        if conditions.queued {
-            // Wakes the next waiter, which watches the lock from then on.
-            ops.push(TxnOp::Delete(keys.queue_entry(owner)));
-        }
-        ops
-    }
-
-    async fn read_snapshot(&self) -> Result<KeySnapshot> {
-        let entries = self.context.api.read_tree(self.keys.tree()).await?;
-        Ok(KeySnapshot::new(&self.claim.key, entries))
     }
 
     /// The session is gone, or the lock-delay of an ended session keeps the key locked, and Consul
@@ -360,20 +254,21 @@ impl Acquisition<'_> {
         RunOutcome::Response(Attempt::Busy(busy))
     }
 
-    fn granted(&self, lock: &KvEntry) -> Result<Grant> {
-        let token = snapshot::token(lock)?;
-        self.context.claims.set_granted(self.claim.owner, token);
+    pub(super) fn granted(&self, grant: StoredGrant) -> Grant {
+        self.context.claims.set_granted(self.claim.owner, grant);
         // The session may have been renewed before this call: then less than a ttl is certain.
         let lease = self.record.session.lease_from(self.started);
-        Ok(Grant::with_range(token, lease.min(self.claim.ttl)))
+        Grant::with_range(grant.token, lease.min(self.claim.ttl))
     }
 
-    /// The value of the lock's key and of the queue entry.
+    /// The value of the grant's key and of the queue entry.
     pub(super) fn lock_record(&self) -> String {
         let record = LockRecord {
             owner: self.claim.owner,
             ttl: self.record.session.ttl,
             lock_delay: self.context.lock_delay,
+            mode: self.claim.mode,
+            downgraded: None,
             holder_info: self.claim.holder_info.clone(),
         };
         record.encode()
