@@ -20,10 +20,11 @@
 //! the same transaction, which wakes the waiter behind it.
 //!
 //! Who changes what: a holder deletes its own grant, by index (`release`), or makes its lock shared
-//! (`downgrade`). A waiter deletes its own entry. The last that came deletes a marker, by index, and
-//! so does an acquire that finds one without anything that it stands for. Consul deletes the keys
-//! of a session that ends. An operator can delete anything. Foreign clients know only the lock: they
-//! leave its key behind without a session when they release, and acquire it beside readers.
+//! (`downgrade`). A waiter deletes its own entry. The last that came deletes a marker, by index,
+//! and so does an acquire that finds one without anything that it stands for. Consul deletes the
+//! keys of a session that ends. An operator can delete anything. Foreign clients know only the
+//! lock: they leave its key behind without a session when they release, and acquire it beside
+//! readers.
 //!
 //! Invariants: every key below `.held` is a grant, and there is none without its marker. A lock is
 //! acquired only while its key is absent, or has the index at which it was seen without a session.
@@ -38,14 +39,14 @@
 //!   instead of acquiring twice.
 //! - A reader comes while a writer decides that there is none: the reader writes the marker, which
 //!   the writer checks. Readers do not check it, and so do not hinder each other.
-//! - Two claims to permits count what is out at the same time: each grant writes the marker, so that
-//!   the second is refused, and counts again.
+//! - Two claims to permits count what is out at the same time: each grant writes the marker, so
+//!   that the second is refused, and counts again.
 //! - The queue can empty or fill between a read and the write: the marker's index is checked.
 
 use super::Context;
-use super::claims::{ClaimRecord, PredecessorKey, StoredGrant};
+use super::claims::{ClaimRecord, PredecessorKey, QueueEntry, StoredGrant};
 use super::connection::api::{RefusalReason, TxnOutcome, decisive_reason};
-use super::enqueue::{self, JoinOutcome, Seen};
+use super::enqueue::{self, JoinOutcome};
 use super::grant_request::{self, BlockedBy, Preconditions};
 use super::layout::{LockKeys, LockRecord};
 use super::wait::LOCK_DELAY_POLL;
@@ -58,8 +59,8 @@ use crate::support::clock::{Clock, Moment};
 const SESSIONS_MAX: usize = 3;
 /// How often one acquire tries to acquire a lock that other clients are quicker to acquire.
 const LOCK_TRIES_MAX: usize = 3;
-/// The same for permits: each failure means that another claim got some of them, which may leave
-/// enough for this one.
+/// How often one acquire tries to acquire permits: each failure means that another claim got some
+/// of them, which may leave enough for this one.
 const PERMIT_TRIES_MAX: usize = 16;
 
 /// One call of `try_acquire`, on one session.
@@ -83,6 +84,13 @@ enum LockOutcome {
 pub(super) enum Decision {
     Respond(Attempt<Grant>),
     TryLock(Preconditions),
+}
+
+/// What an acquisition begins with.
+enum Start {
+    Respond(Attempt<Grant>),
+    TryLock(Preconditions),
+    Join(BlockedBy),
 }
 
 /// The outcome of an acquisition on one session.
@@ -152,31 +160,13 @@ async fn record_of(context: &Context, claim: &Claim) -> Result<ClaimRecord> {
 
 impl Acquisition<'_> {
     async fn run(&self) -> Result<RunOutcome> {
-        let waits = self.claim.waits;
-        let mut conditions = Preconditions::default();
-        let mut created = None;
-        let mut known = None;
-        if let Some(entry) = &self.record.queue_entry {
-            created = Some(entry.created);
-            conditions.queued = true;
-            // A refused write costs the leader as much as any other: read first, unless the watch
-            // has shown that it is this claim's turn. Permits have to be counted in any case.
-            if !matches!(entry.predecessor, PredecessorKey::Turn) || !self.claim.mode.is_lock() {
-                match self.recheck(entry, conditions).await? {
-                    Decision::Respond(attempt) => return Ok(RunOutcome::Response(attempt)),
-                    Decision::TryLock(next) => conditions = next,
-                }
-            }
-        } else if !self.claim.mode.is_lock() {
-            match self.decide(&self.read_snapshot().await?, None, conditions).await? {
-                Decision::Respond(Attempt::Busy(_)) if waits => known = Some(BlockedBy::HOLDERS),
-                Decision::Respond(attempt) => return Ok(RunOutcome::Response(attempt)),
-                Decision::TryLock(next) => conditions = next,
-            }
-        } else if waits && self.context.claims.take_contended(&self.claim.key) {
-            // Where other claims waited a moment ago, the lock would be refused: join at once.
-            known = Some(BlockedBy::QUEUE);
-        }
+        let queue_entry = self.record.queue_entry.as_ref();
+        let mut created = queue_entry.map(|entry| entry.created);
+        let (mut conditions, mut known) = match self.begin(queue_entry).await? {
+            Start::Respond(attempt) => return Ok(RunOutcome::Response(attempt)),
+            Start::TryLock(conditions) => (conditions, None),
+            Start::Join(blocked) => (Preconditions::default(), Some(blocked)),
+        };
         let is_lock = self.claim.mode.is_lock();
         // Each round that does not end here has learned what to check in the next one.
         for _ in 0..(if is_lock { LOCK_TRIES_MAX } else { PERMIT_TRIES_MAX }) {
@@ -190,19 +180,14 @@ impl Acquisition<'_> {
                     LockOutcome::Blocked(blocked) => blocked,
                 },
             };
-            let decision = if waits && created.is_none() {
+            let decision = if self.claim.waits && created.is_none() {
                 let joined = match enqueue::join(self, blocked).await? {
                     JoinOutcome::Joined(joined) => joined,
                     JoinOutcome::Refused(reason) => return Ok(self.refused(reason, conditions)),
                 };
                 created = Some(joined.created);
                 conditions.queued = true;
-                match joined.seen {
-                    Seen::Lock { lock, behind_others } => {
-                        self.decide_after_join(lock.as_ref(), behind_others, conditions).await?
-                    }
-                    Seen::All(snapshot) => self.decide(&snapshot, created, conditions).await?,
-                }
+                self.decide_after_join(&joined, conditions).await?
             } else {
                 self.decide(&self.read_snapshot().await?, created, conditions).await?
             };
@@ -212,6 +197,37 @@ impl Acquisition<'_> {
             }
         }
         Ok(RunOutcome::Response(Attempt::Busy(Busy::new(self.claim.key.clone()))))
+    }
+
+    /// What to begin with. A refused write costs the leader as much as any other: a waiter reads
+    /// first, unless the watch has shown that it is its turn. Permits have to be counted in any
+    /// case.
+    async fn begin(&self, queue_entry: Option<&QueueEntry>) -> Result<Start> {
+        let mut conditions = Preconditions::default();
+        let is_lock = self.claim.mode.is_lock();
+        let decision = if let Some(entry) = queue_entry {
+            conditions.queued = true;
+            if matches!(entry.predecessor, PredecessorKey::Turn) && is_lock {
+                return Ok(Start::TryLock(conditions));
+            }
+            self.recheck(entry, conditions).await?
+        } else if !is_lock {
+            match self.decide(&self.read_snapshot().await?, None, conditions).await? {
+                Decision::Respond(Attempt::Busy(_)) if self.claim.waits => {
+                    return Ok(Start::Join(BlockedBy::HOLDERS));
+                }
+                decision => decision,
+            }
+        } else if self.claim.waits && self.context.claims.take_contended(&self.claim.key) {
+            // Where other claims waited a moment ago, the lock would be refused: join at once.
+            return Ok(Start::Join(BlockedBy::QUEUE));
+        } else {
+            return Ok(Start::TryLock(conditions));
+        };
+        Ok(match decision {
+            Decision::Respond(attempt) => Start::Respond(attempt),
+            Decision::TryLock(conditions) => Start::TryLock(conditions),
+        })
     }
 
     async fn try_lock(&self, conditions: Preconditions) -> Result<LockOutcome> {

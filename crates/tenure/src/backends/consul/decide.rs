@@ -1,8 +1,9 @@
 //! What to do after a read: respond, or try to acquire with what the read has shown.
 
 use super::acquire::{Acquisition, Decision};
-use super::claims::{GrantKey, QueueEntry, StoredGrant};
+use super::claims::{GrantKey, PredecessorKey, QueueEntry, StoredGrant};
 use super::connection::api::{KvEntry, TxnOp};
+use super::enqueue::{JoinRead, JoinedQueue};
 use super::grant_request::Preconditions;
 use super::layout::Marker;
 use super::snapshot::{self, KeySnapshot, LockState};
@@ -10,7 +11,8 @@ use crate::backend::{Attempt, Busy, Grant};
 use crate::error::Result;
 
 impl Acquisition<'_> {
-    /// For a waiter whose turn has not come: reads the lock, and the queue if the lock is free.
+    /// For a waiter whose turn has not come: reads the lock, and the queue if the lock is free. The
+    /// first is left out where the lock is not what it waits for.
     ///
     /// A waiter passes the first entry of the queue if it has seen twice that this entry fits, and
     /// it was not granted: that client has crashed, and its session has not ended yet.
@@ -21,7 +23,8 @@ impl Acquisition<'_> {
     ) -> Result<Decision> {
         let claims = &self.context.claims;
         let owner = self.claim.owner;
-        if self.claim.mode.is_lock() {
+        let waits_for_holders = matches!(entry.predecessor, PredecessorKey::Holders { .. });
+        if self.claim.mode.is_lock() && !waits_for_holders {
             let lock = self.context.api.read(&self.keys.lock()).await?;
             if let LockState::Held(lock) = snapshot::lock_state(&self.claim.key, lock.as_ref())? {
                 claims.update_queue_entry(owner, |entry| entry.stalled = None);
@@ -38,10 +41,15 @@ impl Acquisition<'_> {
     /// For a claim that has just joined the queue, from what the transaction read.
     pub(super) async fn decide_after_join(
         &self,
-        lock: Option<&KvEntry>,
-        behind_others: bool,
+        joined: &JoinedQueue,
         conditions: Preconditions,
     ) -> Result<Decision> {
+        let (lock, behind_others) = match &joined.read {
+            JoinRead::Lock { lock, behind_others } => (lock.as_ref(), *behind_others),
+            JoinRead::All(snapshot) => {
+                return self.decide(snapshot, Some(joined.created), conditions).await;
+            }
+        };
         let ahead = (!behind_others).then_some(0);
         match snapshot::lock_state(&self.claim.key, lock)? {
             LockState::Held(lock) => self.locked(lock, ahead).await.map(Decision::Respond),

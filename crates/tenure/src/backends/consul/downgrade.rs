@@ -2,9 +2,10 @@
 //! shared grant of the same claim. So the lock is never free in between, and readers that watch it
 //! are woken.
 //!
-//! The key of the grant is another one then, with a higher index. The holder keeps its token, so the
-//! index of the grant is stored in the value: `list`, `evict`, `renew` and conditions find the grant
-//! by it. Every later writer has a higher index than both, every earlier one a lower than both.
+//! The key of the grant is another one then, with a higher index. The holder keeps its token, so
+//! the index of the grant is stored in the value: `list`, `evict`, `renew` and conditions find the
+//! grant by it. Every later writer has a higher index than both, every earlier one a lower than
+//! both.
 //!
 //! Repeated, the check of the index fails, and the shared grant with that token is found. A request
 //! that arrives late finds another lock, or none; between the two transactions of a release with an

@@ -29,11 +29,11 @@ const JOIN_TRIES_MAX: usize = 4;
 pub(super) struct JoinedQueue {
     /// The index that created the entry.
     pub(super) created: u64,
-    pub(super) seen: Seen,
+    pub(super) read: JoinRead,
 }
 
 /// What the transaction read.
-pub(super) enum Seen {
+pub(super) enum JoinRead {
     Lock {
         lock: Option<KvEntry>,
         /// Whether other entries were there before.
@@ -138,7 +138,7 @@ async fn join_reading_all(acquisition: &Acquisition<'_>) -> Result<JoinOutcome> 
     let predecessor = predecessor.unwrap_or(PredecessorKey::Unknown);
     let ahead = Some(snapshot.ahead(created));
     context.claims.set_queued(claim.owner, created, ahead, predecessor);
-    Ok(JoinOutcome::Joined(JoinedQueue { created, seen: Seen::All(snapshot) }))
+    Ok(JoinOutcome::Joined(JoinedQueue { created, read: JoinRead::All(snapshot) }))
 }
 
 fn joined(
@@ -173,5 +173,5 @@ fn joined(
     let ahead = (is_new && marker_before.is_none()).then_some(0);
     acquisition.context.claims.set_queued(owner, created, ahead, predecessor);
     let behind_others = marker_before.is_some() || !is_new;
-    Ok(JoinedQueue { created, seen: Seen::Lock { lock, behind_others } })
+    Ok(JoinedQueue { created, read: JoinRead::Lock { lock, behind_others } })
 }

@@ -1,7 +1,8 @@
 //! Release: held locks, queue entries, and claims with a request of unknown outcome.
 //!
 //! A claim leaves up to three kinds of keys at the server: its grant (the lock, or a key of its own
-//! beside others), its queue entry, and the markers that name its owner as the last that came. What has to be deleted depends on what is known:
+//! beside others), its queue entry, and the markers that name its owner as the last that came. What
+//! has to be deleted depends on what is known:
 //!
 //! - *Held*: one transaction deletes the grant's key, if it has the index of the grant. A later
 //!   grant of the same key has another index, so that a release never deletes it. A holder that

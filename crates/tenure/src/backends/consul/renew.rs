@@ -111,8 +111,8 @@ async fn check_chunk(
 }
 
 /// The key does not have the index of the grant: the grant is gone, another claim holds it, a
-/// foreign client wrote into its key, which leaves that with its session, or a downgrade was carried
-/// out of which there is no response.
+/// foreign client wrote into its key, which leaves that with its session, or a downgrade was
+/// carried out of which there is no response.
 async fn recheck(context: &Context, claim: &Claim, record: &ClaimRecord) -> Result<()> {
     let keys = LockKeys::new(&claim.key);
     let snapshot = KeySnapshot::new(&claim.key, context.api.read_tree(keys.tree()).await?);

@@ -3,9 +3,10 @@
 //! A waiter has a queue entry and watches one key: the entry just before its own, or the lock if
 //! there is none. So a release wakes one waiter, however long the queue is, and so does a waiter
 //! that is cancelled or crashes. A reader passes over the readers before it, so that those of a run
-//! watch the same key and are granted together. A waiter that no other blocks, and that does not fit
-//! beside holders, watches all of these: one query returns whenever one of them leaves. Of the waiters of one client for one key, only the first watches:
-//! each blocking query is a connection, and Consul accepts 200 from one address.
+//! watch the same key and are granted together. A waiter that no other blocks, and that does not
+//! fit beside holders, watches all of these: one query returns whenever one of them leaves. Of the
+//! waiters of one client for one key, only the first watches: each blocking query is a connection,
+//! and Consul accepts 200 from one address.
 //!
 //! One handoff, with waiters A and B of different clients: the holder deletes `NAME/.lock`; A's
 //! query ends with "no such key"; A sets its predecessor to `Turn` and returns; the engine calls
@@ -183,7 +184,8 @@ async fn watch_holder(
     }
 }
 
-/// Watches the holders beside which this claim does not fit, until it does.
+/// Watches the holders beside which this claim does not fit, until it does. The keys are read again
+/// before it acquires: the marker that the last holder left may still be there.
 async fn watch_holders(
     context: &Context,
     claim: &Claim,
@@ -199,7 +201,7 @@ async fn watch_holders(
         let seen = context.api.watch_all(&keys.all_held(), index, left).await?;
         index = seen.index;
         if KeySnapshot::new(&claim.key, seen.entries).fits(claim.mode) {
-            return Ok(PredecessorKey::Turn);
+            return Ok(PredecessorKey::Holders { index });
         }
     }
 }
