@@ -23,6 +23,7 @@ server_cases! {
     foreign_holder_beside_readers_is_a_fault_for_the_doctor Consul;
     many_tries_at_once_fill_a_semaphore_exactly Consul;
     mixed_use_leaves_no_key_behind Consul;
+    release_goes_on_without_its_markers Consul;
 }
 
 async fn token_of_a_downgraded_lock_finds_its_grant(cluster: &Cluster) -> Result<()> {
@@ -236,5 +237,23 @@ async fn mixed_use_leaves_no_key_behind(cluster: &Cluster) -> Result<()> {
     }
     let left = keys(cluster.node())?;
     ensure!(left.trim() == "[]", "left: {left}");
+    Ok(())
+}
+
+/// A read of a key that does not exist refuses a whole transaction.
+async fn release_goes_on_without_its_markers(cluster: &Cluster) -> Result<()> {
+    let (one, two) = (connect(cluster).await?, connect(cluster).await?);
+    let writer = acquire_free(&one.lock("k")).await?;
+    let reader = tokio::spawn(two.lock("k").shared().acquire());
+    until_waiters(&one.lock("k"), 1).await?;
+    writer.release().await?;
+    let reader = soon("the reader's grant", reader).await???;
+    for marker in ["k/.readers", "k/.queue"] {
+        ensure!(stored(cluster.node(), marker)?.is_some(), "{marker} is not there");
+        let path = format!("/v1/kv/{marker}");
+        tenure_servers::wire::http::request(cluster.node().port(), "DELETE", &path, "")?;
+    }
+    soon("release", reader.release()).await??;
+    ensure!(keys(cluster.node())?.trim() == "[]", "left: {}", keys(cluster.node())?);
     Ok(())
 }

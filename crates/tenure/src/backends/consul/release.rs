@@ -40,8 +40,9 @@ use crate::backend::Owner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 
-/// How often the release of a held lock is tried, if a foreign client changes its key meanwhile.
-const DELETE_TRIES_MAX: usize = 3;
+/// How often the release of a grant is tried: each refusal shows that a marker has changed, or that
+/// a foreign client wrote into the grant's key.
+const DELETE_TRIES_MAX: usize = 6;
 
 /// Deletes everything that the claim has at the server. `true` if it was held.
 pub(super) async fn release(context: &Context, owner: Owner, unconfirmed: bool) -> Result<bool> {
@@ -97,7 +98,8 @@ async fn release_held(
             }
             TxnOutcome::Refused(refusals) => refusals,
         };
-        if is_refused(&ops, &refusals, &held) {
+        let refused = |key: &str| is_refused(&ops, &refusals, key);
+        if refused(&held) {
             // The grant is lost, or a foreign client wrote into its key, which leaves the key with
             // its session.
             let snapshot = KeySnapshot::new(&record.key, context.api.read_tree(keys.tree()).await?);
@@ -106,11 +108,11 @@ async fn release_held(
             };
             grant = own;
             holders = HoldersMarker::of(&grant);
-        } else if !is_refused(&ops, &refusals, &queue) {
+        } else if holders.marker().is_some_and(|marker| refused(&keys.marker(marker))) {
             holders = holders.after_refusal();
         }
         // A marker that does not exist refuses the transaction too: do not read it again.
-        read_queue = false;
+        read_queue &= !refused(&queue);
     }
     let message = "a foreign client keeps writing into the key of the lock";
     Err(Error::new(ErrorKind::Unavailable, message))
@@ -134,6 +136,13 @@ impl HoldersMarker {
             GrantKey::Lock => HoldersMarker::Ignore,
             GrantKey::Held { marker, first: true } => HoldersMarker::Delete(marker),
             GrantKey::Held { marker, first: false } => HoldersMarker::Read(marker),
+        }
+    }
+
+    fn marker(self) -> Option<Marker> {
+        match self {
+            HoldersMarker::Ignore => None,
+            HoldersMarker::Delete(marker) | HoldersMarker::Read(marker) => Some(marker),
         }
     }
 
