@@ -70,9 +70,9 @@ async fn marker_of_a_reader_whose_session_ended_stops_no_writer(cluster: &Cluste
     destroy_session(cluster, &held_key(cluster, "k")?)?;
     let lost = soon("the loss", reader.lost()).await?;
     ensure!(lost.reason() == LostReason::SessionGone, "{lost}");
-    ensure!(stored(cluster.node(), "k/.readers")?.is_some(), "the case tests nothing");
+    ensure!(stored(cluster.node(), "k/.holders")?.is_some(), "the case tests nothing");
     let mut writer = acquire_free(&two.lock("k")).await?;
-    ensure!(stored(cluster.node(), "k/.readers")?.is_none(), "the marker is still there");
+    ensure!(stored(cluster.node(), "k/.holders")?.is_none(), "the marker is still there");
     // A reader that comes in by a downgrade is seen again.
     writer.downgrade().await?;
     expect_busy(&one.lock("k")).await?;
@@ -248,7 +248,7 @@ async fn release_goes_on_without_its_markers(cluster: &Cluster) -> Result<()> {
     until_waiters(&one.lock("k"), 1).await?;
     writer.release().await?;
     let reader = soon("the reader's grant", reader).await???;
-    for marker in ["k/.readers", "k/.queue"] {
+    for marker in ["k/.holders", "k/.queue"] {
         ensure!(stored(cluster.node(), marker)?.is_some(), "{marker} is not there");
         let path = format!("/v1/kv/{marker}");
         tenure_servers::wire::http::request(cluster.node().port(), "DELETE", &path, "")?;

@@ -2,19 +2,19 @@
 //! wait gets a queue entry.
 //!
 //! State at the server (see `layout`): `NAME/.lock` is held by the session of the exclusive holder.
-//! `NAME/.held/OWNER` is the grant of a shared holder, or of one of permits. `NAME/.readers` and
-//! `NAME/.permits`, their markers, exist while there are such grants. `NAME/.queue`, the queue
-//! marker, exists while claims wait. `NAME/.wait/OWNER` is the queue entry of a waiter, and
-//! `NAME/.gone/OWNER` the tombstone of a cancelled claim.
+//! `NAME/.held/OWNER` is the grant of a shared holder, or of one of permits. `NAME/.holders`, the
+//! holders marker, exists while there are such grants, and `NAME/.permits` while they are permits.
+//! `NAME/.queue`, the queue marker, exists while claims wait. `NAME/.wait/OWNER` is the queue entry
+//! of a waiter, and `NAME/.gone/OWNER` the tombstone of a cancelled claim.
 //!
 //! Every change of keys is one transaction, which Consul applies as a whole or not at all
 //! (`grant_request`). The index of the write that creates a grant, times 1024, is its token:
 //!
-//! - exclusive: *no tombstone, no lock, no queue marker, no readers, no permits: lock*;
-//! - shared: *no tombstone, no lock, no queue marker, no permits: hold, and write the readers
-//!   marker*;
-//! - permits: *no tombstone, no lock, no queue marker, no readers, and the permits marker as it was
-//!   read together with all that are out: hold, and write the permits marker*.
+//! - exclusive: *no tombstone, no lock, no queue marker, no holders marker: lock*;
+//! - shared: *no tombstone, no lock, no queue marker, no permits marker: hold, and write the
+//!   holders marker*;
+//! - permits: *no tombstone, no lock, no queue marker, and the holders marker as it was read
+//!   together with all permits that are out: hold, and write both markers*.
 //!
 //! A claim with a queue entry leaves out the check of the queue marker, and deletes its entry in
 //! the same transaction, which wakes the waiter behind it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::layout::{LockKeys, Marker};
+use super::layout::LockKeys;
 use super::session::Session;
 use crate::backend::Owner;
 use crate::key::Key;
@@ -49,9 +49,7 @@ pub(super) enum GrantKey {
     Lock,
     /// A key of its own, beside others.
     Held {
-        /// The marker of its kind.
-        marker: Marker,
-        /// Whether its request created the marker, so that there was no other holder before.
+        /// Whether its request created the holders marker: there was no other holder before.
         first: bool,
     },
 }

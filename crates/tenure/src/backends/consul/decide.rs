@@ -115,7 +115,7 @@ impl Acquisition<'_> {
             // A marker without entries is left over: the transaction deletes it, at the index seen.
             // With an entry of its own the claim does not check the marker.
             empty_queue: index(Marker::Queue).filter(|_| created.is_none()),
-            readers: index(Marker::Readers),
+            holders: index(Marker::Holders),
             permits: index(Marker::Permits),
             ..conditions
         }))

@@ -67,7 +67,7 @@ async fn exchange(
     keys: &LockKeys,
     lock: StoredGrant,
 ) -> Result<Option<StoredGrant>> {
-    let (owner, held, marker) = (claim.owner, keys.held(claim.owner), keys.marker(Marker::Readers));
+    let (owner, held, marker) = (claim.owner, keys.held(claim.owner), keys.marker(Marker::Holders));
     let value = LockRecord {
         owner,
         ttl: record.session.ttl,
@@ -93,7 +93,7 @@ async fn exchange(
         TxnOutcome::Committed(entries) => {
             let set = written(&entries, &marker)?;
             let first = set.created == set.modified;
-            let key = GrantKey::Held { marker: Marker::Readers, first };
+            let key = GrantKey::Held { first };
             let index = written(&entries, &held)?.modified;
             Ok(Some(StoredGrant { token: lock.token, index, key }))
         }

@@ -19,10 +19,10 @@ pub(super) struct Preconditions {
     pub(super) leftover: Option<u64>,
     /// The index of a queue marker without queue entries.
     pub(super) empty_queue: Option<u64>,
-    /// The index of the readers marker, if it was seen beside no reader.
-    pub(super) readers: Option<u64>,
-    /// The index of the permits marker. For a claim to permits it stands for those that were
-    /// counted; another claim has seen it beside none.
+    /// The index of the holders marker. For a claim to permits it stands for those that were
+    /// counted; an exclusive claim has seen it beside none.
+    pub(super) holders: Option<u64>,
+    /// The index of the permits marker, if a reader has seen it beside no permits.
     pub(super) permits: Option<u64>,
 }
 
@@ -56,8 +56,10 @@ pub(super) fn ops(acquisition: &Acquisition<'_>, conditions: Preconditions) -> V
     }
     match acquisition.claim.mode {
         Mode::Exclusive => {
-            check_gone(&mut ops, keys.marker(Marker::Readers), conditions.readers);
-            check_gone(&mut ops, keys.marker(Marker::Permits), conditions.permits);
+            check_gone(&mut ops, keys.marker(Marker::Holders), conditions.holders);
+            if conditions.holders.is_some() {
+                ops.push(TxnOp::Delete(keys.marker(Marker::Permits)));
+            }
             ops.push(lock(acquisition, keys.lock(), LOCK_FLAG));
         }
         Mode::Shared => {
@@ -66,16 +68,16 @@ pub(super) fn ops(acquisition: &Acquisition<'_>, conditions: Preconditions) -> V
             // has. Nothing of it stays.
             ops.push(lock(acquisition, keys.lock(), LOCK_FLAG));
             ops.push(TxnOp::Delete(keys.lock()));
-            hold(&mut ops, acquisition, Marker::Readers);
+            hold(&mut ops, acquisition);
         }
         Mode::Permits { .. } => {
-            check_gone(&mut ops, keys.marker(Marker::Readers), conditions.readers);
-            // Unchanged since the permits that are out were counted.
-            ops.push(match conditions.permits {
-                Some(index) => TxnOp::CheckIndex(keys.marker(Marker::Permits), index),
-                None => TxnOp::CheckAbsent(keys.marker(Marker::Permits)),
+            // Unchanged since the permits that are out were counted, and no reader was seen.
+            ops.push(match conditions.holders {
+                Some(index) => TxnOp::CheckIndex(keys.marker(Marker::Holders), index),
+                None => TxnOp::CheckAbsent(keys.marker(Marker::Holders)),
             });
-            hold(&mut ops, acquisition, Marker::Permits);
+            hold(&mut ops, acquisition);
+            ops.push(TxnOp::Set(keys.marker(Marker::Permits), owner.to_string()));
         }
     }
     if conditions.queued {
@@ -97,12 +99,12 @@ fn check_gone(ops: &mut Vec<TxnOp>, marker: String, left_over: Option<u64>) {
 }
 
 /// A grant beside others. A repeated request does not write it again, so that its index stays.
-fn hold(ops: &mut Vec<TxnOp>, acquisition: &Acquisition<'_>, marker: Marker) {
+fn hold(ops: &mut Vec<TxnOp>, acquisition: &Acquisition<'_>) {
     let owner = acquisition.claim.owner;
     let held = acquisition.keys.held(owner);
     ops.push(TxnOp::CheckAbsent(held.clone()));
     ops.push(lock(acquisition, held, 0));
-    ops.push(TxnOp::Set(acquisition.keys.marker(marker), owner.to_string()));
+    ops.push(TxnOp::Set(acquisition.keys.marker(Marker::Holders), owner.to_string()));
 }
 
 fn lock(acquisition: &Acquisition<'_>, key: String, flags: u64) -> TxnOp {
@@ -112,22 +114,15 @@ fn lock(acquisition: &Acquisition<'_>, key: String, flags: u64) -> TxnOp {
 
 /// The grant, from what the transaction wrote.
 pub(super) fn granted(acquisition: &Acquisition<'_>, entries: &[KvEntry]) -> Result<StoredGrant> {
-    let marker = match acquisition.claim.mode {
-        Mode::Exclusive => {
-            let lock = written(entries, &acquisition.keys.lock())?;
-            let token = snapshot::token(lock)?;
-            return Ok(StoredGrant { token, index: lock.modified, key: GrantKey::Lock });
-        }
-        Mode::Shared => Marker::Readers,
-        Mode::Permits { .. } => Marker::Permits,
-    };
+    if acquisition.claim.mode == Mode::Exclusive {
+        let lock = written(entries, &acquisition.keys.lock())?;
+        let token = snapshot::token(lock)?;
+        return Ok(StoredGrant { token, index: lock.modified, key: GrantKey::Lock });
+    }
     let held = written(entries, &acquisition.keys.held(acquisition.claim.owner))?;
-    let set = written(entries, &acquisition.keys.marker(marker))?;
-    Ok(StoredGrant {
-        token: snapshot::token(held)?,
-        index: held.modified,
-        key: GrantKey::Held { marker, first: set.created == set.modified },
-    })
+    let set = written(entries, &acquisition.keys.marker(Marker::Holders))?;
+    let key = GrantKey::Held { first: set.created == set.modified };
+    Ok(StoredGrant { token: snapshot::token(held)?, index: held.modified, key })
 }
 
 /// What the transaction wrote last under this key.
@@ -146,7 +141,7 @@ pub(super) fn blocked_by(
     BlockedBy {
         lock: refused(&keys.lock()),
         queue: refused(&keys.marker(Marker::Queue)),
-        holders: refused(&keys.marker(Marker::Readers))
+        holders: refused(&keys.marker(Marker::Holders))
             || refused(&keys.marker(Marker::Permits))
             || refused(&keys.held(acquisition.claim.owner)),
     }

@@ -3,15 +3,15 @@
 //! ```text
 //! NAME/.lock          the lock: held by the session of its exclusive holder, value = LockRecord
 //! NAME/.held/OWNER    a grant beside others, shared or permits: held by the session of its holder
-//! NAME/.readers       the readers marker: exists while there are shared holders; value = the last
-//! NAME/.permits       the permits marker: exists while permits are out; value = the last holder
+//! NAME/.holders       the holders marker: exists while there are such grants; value = the last
+//! NAME/.permits       the permits marker: exists as well while these are permits
 //! NAME/.queue         the queue marker: exists while claims wait; value = owner of the last entry
 //! NAME/.wait/OWNER    a queue entry: held by the session of its waiter, value = LockRecord
 //! NAME/.gone/OWNER    a tombstone: refuses late requests of a cancelled claim
 //! ```
 //!
 //! `NAME/.lock` is the key that `consul lock NAME` uses. The other keys are known to tenure only. A
-//! lock that is only held exclusively has no `.held`, `.readers` or `.permits`.
+//! lock that is only held exclusively has no `.held`, `.holders` or `.permits`.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) const LOCK_FLAG: u64 = 0x2ddc_cbc0_58a5_0c18;
 const LOCK: &str = "/.lock";
 const HELD: &str = "/.held/";
 const QUEUE_MARKER: &str = "/.queue";
-const READERS_MARKER: &str = "/.readers";
+const HOLDERS_MARKER: &str = "/.holders";
 const PERMITS_MARKER: &str = "/.permits";
 const QUEUE_ENTRY: &str = "/.wait/";
 const TOMBSTONE: &str = "/.gone/";
@@ -59,7 +59,7 @@ impl LockKeys {
     pub(super) fn marker(&self, marker: Marker) -> String {
         let name = match marker {
             Marker::Queue => QUEUE_MARKER,
-            Marker::Readers => READERS_MARKER,
+            Marker::Holders => HOLDERS_MARKER,
             Marker::Permits => PERMITS_MARKER,
         };
         format!("{}{name}", self.0)
@@ -89,10 +89,11 @@ impl LockKeys {
 pub(super) enum Marker {
     /// Of the queue entries.
     Queue,
-    /// Of the shared holders.
-    Readers,
-    /// Of the holders of permits. Its index changes with every grant of permits, so that a claim
-    /// can check that the permits that it counted are all that are out.
+    /// Of the grants beside others. Its index changes with every such grant, so that a claim can
+    /// check that those that it counted are all.
+    Holders,
+    /// Of those that are permits, for readers: they write the holders marker without a check, and
+    /// so do not see what kind it is of. It is written and deleted together with that one.
     Permits,
 }
 
@@ -124,7 +125,7 @@ pub(super) fn role(name: &str) -> Option<KeyRole> {
     }
     let markers = [
         (QUEUE_MARKER, Marker::Queue),
-        (READERS_MARKER, Marker::Readers),
+        (HOLDERS_MARKER, Marker::Holders),
         (PERMITS_MARKER, Marker::Permits),
     ];
     for (suffix, marker) in markers {
@@ -273,7 +274,7 @@ mod tests {
             "a/.wait/b",
             "a/.queue",
             "a/.held/b",
-            "a/.readers",
+            "a/.holders",
         ];
         let mut seen = std::collections::HashSet::new();
         for name in names {
@@ -291,7 +292,7 @@ mod tests {
         let owner = Owner::random();
         assert_eq!(role(&keys.queue_entry(owner)), Some(KeyRole::QueueEntry(key("a/b"), owner)));
         assert_eq!(role(&keys.held(owner)), Some(KeyRole::Held(key("a/b"), owner)));
-        for marker in [Marker::Queue, Marker::Readers, Marker::Permits] {
+        for marker in [Marker::Queue, Marker::Holders, Marker::Permits] {
             assert_eq!(role(&keys.marker(marker)), Some(KeyRole::Marker(key("a/b"), marker)));
         }
         assert_eq!(role(&keys.tombstone(owner)), None);

@@ -108,7 +108,7 @@ async fn release_held(
             };
             grant = own;
             holders = HoldersMarker::of(&grant);
-        } else if holders.marker().is_some_and(|marker| refused(&keys.marker(marker))) {
+        } else if refused(&keys.marker(Marker::Holders)) {
             holders = holders.after_refusal();
         }
         // A marker that does not exist refuses the transaction too: do not read it again.
@@ -118,50 +118,45 @@ async fn release_held(
     Err(Error::new(ErrorKind::Unavailable, message))
 }
 
-/// What the release of a grant does about the marker of the holders beside others.
+/// What the release of a grant does about the holders marker.
 #[derive(Clone, Copy)]
 enum HoldersMarker {
     /// There is none, or it is gone.
     Ignore,
     /// No other holder was there before, and none has come since if the marker has the index of the
     /// grant: delete both.
-    Delete(Marker),
+    Delete,
     /// See who came last.
-    Read(Marker),
+    Read,
 }
 
 impl HoldersMarker {
     fn of(grant: &StoredGrant) -> HoldersMarker {
         match grant.key {
             GrantKey::Lock => HoldersMarker::Ignore,
-            GrantKey::Held { marker, first: true } => HoldersMarker::Delete(marker),
-            GrantKey::Held { marker, first: false } => HoldersMarker::Read(marker),
-        }
-    }
-
-    fn marker(self) -> Option<Marker> {
-        match self {
-            HoldersMarker::Ignore => None,
-            HoldersMarker::Delete(marker) | HoldersMarker::Read(marker) => Some(marker),
+            GrantKey::Held { first: true } => HoldersMarker::Delete,
+            GrantKey::Held { first: false } => HoldersMarker::Read,
         }
     }
 
     fn push_ops(self, ops: &mut Vec<TxnOp>, keys: &LockKeys, index: u64) {
+        let marker = keys.marker(Marker::Holders);
         match self {
             HoldersMarker::Ignore => {}
-            HoldersMarker::Delete(marker) => {
-                ops.push(TxnOp::CheckIndex(keys.marker(marker), index));
-                ops.push(TxnOp::Delete(keys.marker(marker)));
+            HoldersMarker::Delete => {
+                ops.push(TxnOp::CheckIndex(marker.clone(), index));
+                ops.push(TxnOp::Delete(marker));
+                ops.push(TxnOp::Delete(keys.marker(Marker::Permits)));
             }
-            HoldersMarker::Read(marker) => ops.push(TxnOp::Get(keys.marker(marker))),
+            HoldersMarker::Read => ops.push(TxnOp::Get(marker)),
         }
     }
 
     /// The marker had another index, or did not exist.
     fn after_refusal(self) -> HoldersMarker {
         match self {
-            HoldersMarker::Delete(marker) => HoldersMarker::Read(marker),
-            HoldersMarker::Read(_) | HoldersMarker::Ignore => HoldersMarker::Ignore,
+            HoldersMarker::Delete => HoldersMarker::Read,
+            HoldersMarker::Read | HoldersMarker::Ignore => HoldersMarker::Ignore,
         }
     }
 }
@@ -230,7 +225,7 @@ async fn release_unconfirmed(
         // A grant beside others was deleted with the tombstone.
         None => own.is_some(),
     };
-    for marker in [Marker::Queue, Marker::Readers, Marker::Permits] {
+    for marker in [Marker::Queue, Marker::Holders] {
         if snapshot.marker(marker).is_some_and(|entry| entry.value == owner.to_string()) {
             delete_marker(context, &record.key, keys, marker).await;
         }
@@ -247,7 +242,7 @@ async fn delete_markers_if_last(
     keys: &LockKeys,
     entries: &[KvEntry],
 ) {
-    for marker in [Marker::Queue, Marker::Readers, Marker::Permits] {
+    for marker in [Marker::Queue, Marker::Holders] {
         let name = keys.marker(marker);
         match entries.iter().find(|entry| entry.key == name) {
             Some(entry) if entry.value == owner.to_string() => {
@@ -265,10 +260,13 @@ async fn delete_marker(context: &Context, key: &Key, keys: &LockKeys, marker: Ma
     let Ok(entries) = context.api.read_tree(keys.tree()).await else { return };
     let snapshot = KeySnapshot::new(key, entries);
     let Some(entry) = snapshot.marker(marker) else { return };
-    let check = TxnOp::CheckIndex(entry.key.clone(), entry.modified);
-    let change = match snapshot.last(marker) {
-        None => TxnOp::Delete(entry.key.clone()),
-        Some(last) => TxnOp::Set(entry.key.clone(), last.to_string()),
-    };
-    let _ignored = context.api.transact(&[check, change]).await;
+    let mut ops = vec![TxnOp::CheckIndex(entry.key.clone(), entry.modified)];
+    match snapshot.last(marker) {
+        Some(last) => ops.push(TxnOp::Set(entry.key.clone(), last.to_string())),
+        None => ops.push(TxnOp::Delete(entry.key.clone())),
+    }
+    if marker == Marker::Holders && snapshot.holders.is_empty() {
+        ops.push(TxnOp::Delete(keys.marker(Marker::Permits)));
+    }
+    let _ignored = context.api.transact(&ops).await;
 }

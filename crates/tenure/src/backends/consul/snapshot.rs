@@ -70,7 +70,7 @@ impl KeySnapshot {
     pub(super) fn last(&self, marker: Marker) -> Option<Owner> {
         let all = match marker {
             Marker::Queue => &self.waiters,
-            Marker::Readers | Marker::Permits => &self.holders,
+            Marker::Holders | Marker::Permits => &self.holders,
         };
         all.last().map(|last| last.owner)
     }
@@ -198,8 +198,7 @@ impl OwnedEntry {
     pub(super) fn grant(&self) -> Result<StoredGrant> {
         let downgraded = LockRecord::decode(&self.entry.value).and_then(|record| record.downgraded);
         let token = FencingToken::of_index(downgraded.unwrap_or(self.entry.created))?;
-        let marker = if self.mode.is_lock() { Marker::Readers } else { Marker::Permits };
-        let key = GrantKey::Held { marker, first: false };
+        let key = GrantKey::Held { first: false };
         Ok(StoredGrant { token, index: self.entry.modified, key })
     }
 
