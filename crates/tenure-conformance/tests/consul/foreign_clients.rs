@@ -132,13 +132,13 @@ async fn key_left_by_a_foreign_client_is_acquired_with_a_higher_token(
     let held: u64 = field(node, "k/.lock", "ModifyIndex")?.parse()?;
     put(node, &path.replace("acquire", "release"), "a peer")?;
     let guard = soon("the waiter's grant", waiter).await???;
-    ensure!(guard.token().get() > held, "{} after {held}", guard.token());
+    ensure!(guard.token().get() > held * 1024, "{} after {held}", guard.token());
     ensure!(put(node, &path, "a peer")?.trim() == "false", "a foreign client acquired a held lock");
     guard.release().await?;
     // LockIndex starts again here; ModifyIndex, the token, does not.
     let next = acquire_free(&lock).await?;
     ensure!(field(node, "k/.lock", "LockIndex")? == "1");
-    ensure!(next.token().get() > held);
+    ensure!(next.token().get() > held * 1024);
     next.release().await?;
     ensure!(!keys(node)?.contains("k/"), "left: {}", keys(node)?);
     Ok(())

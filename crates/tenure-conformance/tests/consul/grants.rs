@@ -17,6 +17,7 @@ server_cases! {
     fixed_lease_lasts_its_whole_ttl Consul;
     late_request_does_not_revive_an_evicted_grant Consul;
     condition_is_found_for_a_guard_of_a_client_with_a_prefix Consul;
+    token_divided_by_1024_is_the_index_on_the_server Consul;
 }
 
 /// All claims with one ttl share a session: a new claim must not get only the rest of its lease.
@@ -76,5 +77,26 @@ async fn condition_is_found_for_a_guard_of_a_client_with_a_prefix(cluster: &Clus
     let (key, token) = (guard.key().clone(), guard.token());
     guard.release().await?;
     ensure!(consul.condition(&key, token).await?.is_none(), "it was released");
+    Ok(())
+}
+
+/// The formula on which clients of other languages rely that show tokens to the same fence.
+async fn token_divided_by_1024_is_the_index_on_the_server(cluster: &Cluster) -> Result<()> {
+    let consul = Arc::new(Consul::open(&url(&cluster.hosts(), "")).await?);
+    let client = tenure::Client::new(consul.clone());
+    for _ in 0..3 {
+        let guard = acquire_free(&client.lock("k")).await?;
+        let index: u64 = super::field(cluster.node(), "k/.lock", "ModifyIndex")?.parse()?;
+        ensure!(guard.token().get() == index * 1024, "{} at index {index}", guard.token());
+        let found = consul.condition(guard.key(), guard.token()).await?.context("it is held")?;
+        ensure!(found.index == index, "{found:?}");
+        let seen = client.lock("k").status().await?.context("it is held")?;
+        ensure!(seen.holder().token == Some(guard.token()), "{seen:?}");
+        // Any token of the range names the grant.
+        let last = tenure::FencingToken::new(guard.token().get() + 1023).context("a token")?;
+        ensure!(client.lock("k").evict(last).await?, "the grant of {last} was there");
+        drop(guard);
+        client.flush().await?;
+    }
     Ok(())
 }

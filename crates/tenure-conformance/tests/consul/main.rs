@@ -9,6 +9,8 @@ mod doctor;
 mod faults;
 mod foreign_clients;
 mod grants;
+mod mode_faults;
+mod modes;
 mod traffic;
 
 use std::time::Duration;
@@ -23,7 +25,7 @@ use tenure_servers::{Cluster, Node};
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 fn main() {
-    let modules = [agents::CASES, faults::CASES, grants::CASES];
+    let modules = [agents::CASES, faults::CASES, grants::CASES, modes::CASES, mode_faults::CASES];
     let more = [doctor::CASES, foreign_clients::CASES, traffic::CASES];
     trials::main(3, &[&modules[..], &more[..]].concat())
 }

@@ -86,7 +86,7 @@ async fn checks_hold_exactly_as_long_as_the_lock(url: String) -> Result<()> {
     let condition = consul.condition(&key, new.token()).await?.context("it is held again")?;
     ensure!(write(&condition).await?);
     let mut stale = condition.clone();
-    stale.index = old.token().get();
+    stale.index = old.token().get() / 1024;
     ensure!(!write(&stale).await?, "the session alone admitted a stale grant");
     drop(old);
     new.release().await?;
@@ -94,5 +94,5 @@ async fn checks_hold_exactly_as_long_as_the_lock(url: String) -> Result<()> {
 }
 
 fn condition_token(condition: &Condition) -> Result<tenure::FencingToken> {
-    tenure::FencingToken::new(condition.index).context("a token")
+    tenure::FencingToken::new(condition.index * 1024).context("a token")
 }

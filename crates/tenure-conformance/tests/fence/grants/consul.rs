@@ -46,7 +46,7 @@ impl InConsul {
         let Some(token) = token else { return Ok(String::new()) };
         let Condition { key, session, index, .. } =
             self.condition.as_ref().context("a first contact")?;
-        ensure!(*index == token.get(), "another grant's condition");
+        ensure!(*index == token.get() / 1024, "another grant's condition");
         Ok(format!(
             r#",{{"KV":{{"Verb":"check-session","Key":"{key}","Session":"{session}"}}}},
                 {{"KV":{{"Verb":"check-index","Key":"{key}","Index":{index}}}}}"#

@@ -1,40 +1,57 @@
-//! Acquire: one transaction acquires a free lock; a claim that has to wait gets a queue entry.
+//! Acquire: one transaction acquires a lock that is free, or permits that are; a claim that has to
+//! wait gets a queue entry.
 //!
-//! State at the server (see `layout`): `NAME/.lock` is held by the session of the holder.
+//! State at the server (see `layout`): `NAME/.lock` is held by the session of the exclusive holder.
+//! `NAME/.held/OWNER` is the grant of a shared holder, or of one of permits. `NAME/.holders`, the
+//! holders marker, exists while there are such grants, and `NAME/.permits` while they are permits.
 //! `NAME/.queue`, the queue marker, exists while claims wait. `NAME/.wait/OWNER` is the queue entry
 //! of a waiter, and `NAME/.gone/OWNER` the tombstone of a cancelled claim.
 //!
-//! Every change of keys is one transaction, which Consul applies as a whole or not at all. The lock
-//! is acquired by *no tombstone, no lock, no queue marker: lock*; the index of that write is the
-//! token. A claim with a queue entry leaves out the check of the marker, and deletes its entry in
+//! Every change of keys is one transaction, which Consul applies as a whole or not at all
+//! (`grant_request`). The index of the write that creates a grant, times 1024, is its token:
+//!
+//! - exclusive: *no tombstone, no lock, no queue marker, no holders marker: lock*;
+//! - shared: *no tombstone, no lock, no queue marker, no permits marker: hold, and write the
+//!   holders marker*;
+//! - permits: *no tombstone, no lock, no queue marker, and the holders marker as it was read
+//!   together with all permits that are out: hold, and write both markers*.
+//!
+//! A claim with a queue entry leaves out the check of the queue marker, and deletes its entry in
 //! the same transaction, which wakes the waiter behind it.
 //!
-//! Who changes what: a holder deletes its own lock, by index (`release`). A waiter deletes its own
-//! entry. The last waiter deletes the marker, by index, and so does an acquire that finds a marker
-//! without entries. Consul deletes the keys of a session that ends. An operator can delete
-//! anything. Foreign clients know only the lock, and leave its key behind without a session when
-//! they release.
+//! Who changes what: a holder deletes its own grant, by index (`release`), or makes its lock shared
+//! (`downgrade`). A waiter deletes its own entry. The last that came deletes a marker, by index,
+//! and so does an acquire that finds one without anything that it stands for. Consul deletes the
+//! keys of a session that ends. An operator can delete anything. Foreign clients know only the
+//! lock: they leave its key behind without a session when they release, and acquire it beside
+//! readers.
 //!
-//! Invariants: a lock is acquired only while its key is absent, or has the index at which it was
-//! seen without a session. A claim without an entry never passes one that has an entry.
+//! Invariants: every key below `.held` is a grant, and there is none without its marker. A lock is
+//! acquired only while its key is absent, or has the index at which it was seen without a session.
+//! A claim without an entry never passes one that has an entry. A waiting writer is an entry and
+//! nothing else: it blocks later readers because they are behind it, and lets them in by leaving.
 //!
 //! The races that the checks prevent:
 //! - Claims of one client share a session, and Consul grants a bare `lock` again to the session
-//!   that holds the key. The check of the lock's key refuses the second claim.
+//!   that holds the key. The check of the key refuses the second claim, and the second request.
 //! - A request can arrive after its claim was cancelled: the tombstone refuses it.
-//! - A response can be lost: the next request finds the lock with its own owner in the value, and
-//!   returns that grant instead of acquiring the lock twice.
+//! - A response can be lost: the next request finds the grant with its own owner, and returns it
+//!   instead of acquiring twice.
+//! - A reader comes while a writer decides that there is none: the reader writes the marker, which
+//!   the writer checks. Readers do not check it, and so do not hinder each other.
+//! - Two claims to permits count what is out at the same time: each grant writes the marker, so
+//!   that the second is refused, and counts again.
 //! - The queue can empty or fill between a read and the write: the marker's index is checked.
 
 use super::Context;
-use super::claims::{ClaimRecord, PredecessorKey, QueueEntry};
-use super::connection::api::{KvEntry, RefusalReason, TxnOp, TxnOutcome, decisive_reason};
-use super::enqueue::{self, JoinOutcome, JoinedQueue};
-use super::layout::{LOCK_FLAG, LockKeys, LockRecord};
-use super::snapshot::{self, KeySnapshot, LockState};
+use super::claims::{ClaimRecord, PredecessorKey, QueueEntry, StoredGrant};
+use super::connection::api::{RefusalReason, TxnOutcome, decisive_reason};
+use super::enqueue::{self, JoinOutcome};
+use super::grant_request::{self, BlockedBy, Preconditions};
+use super::layout::{LockKeys, LockRecord};
 use super::wait::LOCK_DELAY_POLL;
-use super::{error, release};
-use crate::backend::{Attempt, Busy, Claim, Grant, Holder, HolderInfo};
+use super::{downgrade, release};
+use crate::backend::{Attempt, Busy, Claim, Grant, Holder, HolderInfo, Mode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::support::clock::{Clock, Moment};
 
@@ -42,6 +59,9 @@ use crate::support::clock::{Clock, Moment};
 const SESSIONS_MAX: usize = 3;
 /// How often one acquire tries to acquire a lock that other clients are quicker to acquire.
 const LOCK_TRIES_MAX: usize = 3;
+/// How often one acquire tries to acquire permits: each failure means that another claim got some
+/// of them, which may leave enough for this one.
+const PERMIT_TRIES_MAX: usize = 16;
 
 /// One call of `try_acquire`, on one session.
 pub(super) struct Acquisition<'a> {
@@ -53,17 +73,6 @@ pub(super) struct Acquisition<'a> {
     started: Moment,
 }
 
-/// What the transaction that acquires the lock assumes, and therefore checks.
-#[derive(Clone, Copy, Debug, Default)]
-struct Preconditions {
-    /// The claim has a queue entry: it may acquire the lock although the queue marker exists.
-    queued: bool,
-    /// The index of the lock's key, if a foreign client left it behind.
-    leftover: Option<u64>,
-    /// The index of a queue marker without queue entries.
-    empty_queue: Option<u64>,
-}
-
 /// The outcome of the transaction that acquires the lock.
 enum LockOutcome {
     Granted(Grant),
@@ -71,17 +80,17 @@ enum LockOutcome {
     Refused(RefusalReason),
 }
 
-/// Which keys kept the claim from the lock.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BlockedBy {
-    pub(super) lock: bool,
-    pub(super) queue: bool,
-}
-
 /// What to do after a read.
-enum Decision {
+pub(super) enum Decision {
     Respond(Attempt<Grant>),
     TryLock(Preconditions),
+}
+
+/// What an acquisition begins with.
+enum Start {
+    Respond(Attempt<Grant>),
+    TryLock(Preconditions),
+    Join(BlockedBy),
 }
 
 /// The outcome of an acquisition on one session.
@@ -93,6 +102,9 @@ enum RunOutcome {
 /// Acquires the lock, or says what it is busy with. With `claim.waits`, a busy response keeps a
 /// queue entry.
 pub(super) async fn try_acquire(context: &Context, claim: &Claim) -> Result<Attempt<Grant>> {
+    if let (Mode::Shared, Some(token)) = (claim.mode, claim.token) {
+        return downgrade::downgrade(context, claim, token).await.map(Attempt::Granted);
+    }
     let started = Clock::Boot.now();
     // A session can end between its renewal and the transaction: then a new one is created.
     for _ in 0..SESSIONS_MAX {
@@ -130,7 +142,7 @@ async fn extend_fixed(
     let age = Clock::Boot.now().since(started);
     let alive = record.session.refresh(&context.api, age).await?;
     let ttl = record.session.lease_from(started).min(claim.ttl);
-    Ok(alive.then(|| Grant::new(grant.token, ttl)))
+    Ok(alive.then_some(Grant { ttl, ..grant }))
 }
 
 /// The record of the claim, on a session that exists and was renewed lately.
@@ -148,27 +160,16 @@ async fn record_of(context: &Context, claim: &Claim) -> Result<ClaimRecord> {
 
 impl Acquisition<'_> {
     async fn run(&self) -> Result<RunOutcome> {
-        let mut conditions = Preconditions::default();
-        let mut created = None;
-        if let Some(entry) = &self.record.queue_entry {
-            created = Some(entry.created);
-            conditions.queued = true;
-            // A refused write costs the leader as much as any other: read first, unless the watch
-            // has shown that it is this claim's turn.
-            if !matches!(entry.predecessor, PredecessorKey::Turn) {
-                match self.recheck(entry, conditions).await? {
-                    Decision::Respond(attempt) => return Ok(RunOutcome::Response(attempt)),
-                    Decision::TryLock(next) => conditions = next,
-                }
-            }
-        }
-        let waits = self.claim.waits;
-        // Where other claims waited a moment ago, the lock would be refused: join at once.
-        let join_first =
-            waits && !conditions.queued && self.context.claims.take_contended(&self.claim.key);
-        let mut known = join_first.then_some(BlockedBy { lock: true, queue: true });
+        let queue_entry = self.record.queue_entry.as_ref();
+        let mut created = queue_entry.map(|entry| entry.created);
+        let (mut conditions, mut known) = match self.begin(queue_entry).await? {
+            Start::Respond(attempt) => return Ok(RunOutcome::Response(attempt)),
+            Start::TryLock(conditions) => (conditions, None),
+            Start::Join(blocked) => (Preconditions::default(), Some(blocked)),
+        };
+        let is_lock = self.claim.mode.is_lock();
         // Each round that does not end here has learned what to check in the next one.
-        for _ in 0..LOCK_TRIES_MAX {
+        for _ in 0..(if is_lock { LOCK_TRIES_MAX } else { PERMIT_TRIES_MAX }) {
             let blocked = match known.take() {
                 Some(blocked) => blocked,
                 None => match self.try_lock(conditions).await? {
@@ -179,7 +180,7 @@ impl Acquisition<'_> {
                     LockOutcome::Blocked(blocked) => blocked,
                 },
             };
-            let decision = if waits && created.is_none() {
+            let decision = if self.claim.waits && created.is_none() {
                 let joined = match enqueue::join(self, blocked).await? {
                     JoinOutcome::Joined(joined) => joined,
                     JoinOutcome::Refused(reason) => return Ok(self.refused(reason, conditions)),
@@ -198,87 +199,35 @@ impl Acquisition<'_> {
         Ok(RunOutcome::Response(Attempt::Busy(Busy::new(self.claim.key.clone()))))
     }
 
-    /// For a waiter whose turn has not come: reads the lock, and the queue if the lock is free.
-    ///
-    /// A waiter passes the first entry of the queue if it has seen the lock free twice with the
-    /// same first entry, which did not acquire it: that client has crashed, and its session has not
-    /// ended yet.
-    async fn recheck(&self, entry: &QueueEntry, conditions: Preconditions) -> Result<Decision> {
-        let claims = &self.context.claims;
-        let owner = self.claim.owner;
-        let lock = self.context.api.read(&self.keys.lock()).await?;
-        if let LockState::Held(lock) = snapshot::lock_state(&self.claim.key, lock.as_ref())? {
-            claims.update_queue_entry(owner, |entry| entry.stalled = None);
-            return self.held(lock, entry.ahead).await.map(Decision::Respond);
-        }
-        let snapshot = self.read_snapshot().await?;
-        let first = snapshot.waiters.first().map(|(_, entry)| entry.created);
-        let stalled = entry.stalled.is_some() && entry.stalled == first;
-        claims.update_queue_entry(owner, |entry| entry.stalled = first);
-        if stalled
-            && let LockState::Free(leftover) =
-                snapshot::lock_state(&self.claim.key, snapshot.lock.as_ref())?
-        {
-            return Ok(Decision::TryLock(Preconditions { leftover, ..conditions }));
-        }
-        self.decide(&snapshot, Some(entry.created), conditions).await
-    }
-
-    /// For a claim that has just joined the queue, from what the transaction read.
-    async fn decide_after_join(
-        &self,
-        joined: &JoinedQueue,
-        conditions: Preconditions,
-    ) -> Result<Decision> {
-        let ahead = (!joined.behind_others).then_some(0);
-        match snapshot::lock_state(&self.claim.key, joined.lock.as_ref())? {
-            LockState::Held(lock) => self.held(lock, ahead).await.map(Decision::Respond),
-            LockState::Free(_) if joined.behind_others => {
-                Ok(Decision::Respond(Attempt::Busy(Busy::new(self.claim.key.clone()))))
+    /// What to begin with. A refused write costs the leader as much as any other: a waiter reads
+    /// first, unless the watch has shown that it is its turn. Permits have to be counted in any
+    /// case.
+    async fn begin(&self, queue_entry: Option<&QueueEntry>) -> Result<Start> {
+        let mut conditions = Preconditions::default();
+        let is_lock = self.claim.mode.is_lock();
+        let decision = if let Some(entry) = queue_entry {
+            conditions.queued = true;
+            if matches!(entry.predecessor, PredecessorKey::Turn) && is_lock {
+                return Ok(Start::TryLock(conditions));
             }
-            LockState::Free(leftover) => {
-                Ok(Decision::TryLock(Preconditions { leftover, ..conditions }))
+            self.recheck(entry, conditions).await?
+        } else if !is_lock {
+            match self.decide(&self.read_snapshot().await?, None, conditions).await? {
+                Decision::Respond(Attempt::Busy(_)) if self.claim.waits => {
+                    return Ok(Start::Join(BlockedBy::HOLDERS));
+                }
+                decision => decision,
             }
-        }
-    }
-
-    /// From everything that is stored for the lock. `created` is the index of the claim's own queue
-    /// entry.
-    async fn decide(
-        &self,
-        snapshot: &KeySnapshot,
-        created: Option<u64>,
-        conditions: Preconditions,
-    ) -> Result<Decision> {
-        let ahead = created.map(|created| snapshot.ahead(created));
-        let leftover = match snapshot::lock_state(&self.claim.key, snapshot.lock.as_ref())? {
-            LockState::Held(lock) => return self.held(lock, ahead).await.map(Decision::Respond),
-            LockState::Free(leftover) => leftover,
+        } else if self.claim.waits && self.context.claims.take_contended(&self.claim.key) {
+            // Where other claims waited a moment ago, the lock would be refused: join at once.
+            return Ok(Start::Join(BlockedBy::QUEUE));
+        } else {
+            return Ok(Start::TryLock(conditions));
         };
-        let others = ahead.unwrap_or_else(|| snapshot.ahead(u64::MAX));
-        if others > 0 {
-            // The lock is free, but claims that wait come first.
-            let mut busy = Busy::new(self.claim.key.clone());
-            busy.ahead = Some(others);
-            return Ok(Decision::Respond(Attempt::Busy(busy)));
-        }
-        // A marker without entries is left over: the transaction deletes it, at the index seen.
-        // With an entry of its own the claim does not check the marker.
-        let marker = snapshot.queue_marker.as_ref().filter(|_| created.is_none());
-        let empty_queue = marker.map(|marker| marker.modified);
-        Ok(Decision::TryLock(Preconditions { leftover, empty_queue, ..conditions }))
-    }
-
-    /// The lock is held, perhaps by this claim itself, if the response to an earlier request was
-    /// lost.
-    async fn held(&self, lock: &KvEntry, ahead: Option<u32>) -> Result<Attempt<Grant>> {
-        if !snapshot::is_held_by(lock, self.claim.owner, &self.record) {
-            return Ok(Attempt::Busy(snapshot::busy(&self.claim.key, lock, ahead)));
-        }
-        // If it waited as well, its queue entry would block the claims behind it.
-        let entry = self.keys.queue_entry(self.claim.owner);
-        self.context.api.transact(&[TxnOp::Delete(entry)]).await?;
-        self.granted(lock).map(Attempt::Granted)
+        Ok(match decision {
+            Decision::Respond(attempt) => Start::Respond(attempt),
+            Decision::TryLock(conditions) => Start::TryLock(conditions),
+        })
     }
 
     async fn try_lock(&self, conditions: Preconditions) -> Result<LockOutcome> {
@@ -287,60 +236,21 @@ impl Acquisition<'_> {
         // If this fails, the queue has to be read before it is watched again.
         claims.update_queue_entry(owner, |entry| entry.predecessor = PredecessorKey::Unknown);
         let earlier = claims.begin_request(owner);
-        let outcome = self.context.api.transact(&self.lock_ops(conditions)).await?;
+        let ops = grant_request::ops(self, conditions);
+        let outcome = self.context.api.transact(&ops).await?;
         claims.end_request(owner, earlier);
         match outcome {
             TxnOutcome::Committed(entries) => {
-                let lock = self.keys.lock();
-                let entry = entries.iter().find(|entry| entry.key == lock);
-                self.granted(entry.ok_or_else(error::incomplete)?).map(LockOutcome::Granted)
+                let grant = grant_request::granted(self, &entries)?;
+                Ok(LockOutcome::Granted(self.granted(grant)))
             }
             TxnOutcome::Refused(refusals) => Ok(match decisive_reason(&refusals) {
                 RefusalReason::CheckFailed => {
-                    // The positions of the checks in `lock_ops`.
-                    let failed = |op| refusals.iter().any(|refusal| refusal.op == op);
-                    LockOutcome::Blocked(BlockedBy { lock: failed(1), queue: failed(2) })
+                    LockOutcome::Blocked(grant_request::blocked_by(self, &ops, &refusals))
                 }
                 reason => LockOutcome::Refused(reason),
             }),
         }
-    }
-
-    /// The transaction that acquires the lock: checks, then the lock, then the claim's own queue
-    /// entry.
-    fn lock_ops(&self, conditions: Preconditions) -> Vec<TxnOp> {
-        let keys = &self.keys;
-        let owner = self.claim.owner;
-        let mut ops = vec![TxnOp::CheckAbsent(keys.tombstone(owner))];
-        ops.push(match conditions.leftover {
-            Some(index) => TxnOp::CheckIndex(keys.lock(), index),
-            None => TxnOp::CheckAbsent(keys.lock()),
-        });
-        match (conditions.queued, conditions.empty_queue) {
-            // The marker may exist: it is there for claims like this one.
-            (true, _) => {}
-            (false, None) => ops.push(TxnOp::CheckAbsent(keys.queue_marker())),
-            (false, Some(index)) => {
-                ops.push(TxnOp::CheckIndex(keys.queue_marker(), index));
-                ops.push(TxnOp::Delete(keys.queue_marker()));
-            }
-        }
-        ops.push(TxnOp::Lock {
-            key: keys.lock(),
-            session: self.record.session.id.clone(),
-            flags: LOCK_FLAG,
-            value: self.lock_record(),
-        });
-        if conditions.queued {
-            // Wakes the next waiter, which watches the lock from then on.
-            ops.push(TxnOp::Delete(keys.queue_entry(owner)));
-        }
-        ops
-    }
-
-    async fn read_snapshot(&self) -> Result<KeySnapshot> {
-        let entries = self.context.api.read_tree(self.keys.tree()).await?;
-        Ok(KeySnapshot::new(&self.claim.key, entries))
     }
 
     /// The session is gone, or the lock-delay of an ended session keeps the key locked, and Consul
@@ -360,21 +270,21 @@ impl Acquisition<'_> {
         RunOutcome::Response(Attempt::Busy(busy))
     }
 
-    fn granted(&self, lock: &KvEntry) -> Result<Grant> {
-        let no_token = || Error::unexpected_response("consul", "an index that is no token");
-        let token = snapshot::token(lock).ok_or_else(no_token)?;
-        self.context.claims.set_granted(self.claim.owner, token);
+    pub(super) fn granted(&self, grant: StoredGrant) -> Grant {
+        self.context.claims.set_granted(self.claim.owner, grant);
         // The session may have been renewed before this call: then less than a ttl is certain.
         let lease = self.record.session.lease_from(self.started);
-        Ok(Grant::new(token, lease.min(self.claim.ttl)))
+        Grant::with_range(grant.token, lease.min(self.claim.ttl))
     }
 
-    /// The value of the lock's key and of the queue entry.
+    /// The value of the grant's key and of the queue entry.
     pub(super) fn lock_record(&self) -> String {
         let record = LockRecord {
             owner: self.claim.owner,
             ttl: self.record.session.ttl,
             lock_delay: self.context.lock_delay,
+            mode: self.claim.mode,
+            downgraded: None,
             holder_info: self.claim.holder_info.clone(),
         };
         record.encode()

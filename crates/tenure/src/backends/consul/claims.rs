@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
+use super::layout::LockKeys;
 use super::session::Session;
 use crate::backend::Owner;
 use crate::key::Key;
@@ -21,7 +22,7 @@ const CONTENDED_MAX: usize = 1000;
 pub(super) struct ClaimRecord {
     pub(super) key: Key,
     pub(super) session: Arc<Session>,
-    pub(super) token: Option<FencingToken>,
+    pub(super) grant: Option<StoredGrant>,
     /// The queue entry, while it waits.
     pub(super) queue_entry: Option<QueueEntry>,
     /// Whether it ever waited: then the queue marker may name it as the last.
@@ -30,6 +31,37 @@ pub(super) struct ClaimRecord {
     pub(super) unconfirmed: bool,
     /// When its release was last requested.
     release_requested: Option<Moment>,
+}
+
+/// A grant, and where it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StoredGrant {
+    pub(super) token: FencingToken,
+    /// The index that its key has as long as it is held and no foreign client writes into it.
+    pub(super) index: u64,
+    pub(super) key: GrantKey,
+}
+
+/// The key that holds a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GrantKey {
+    /// The lock: an exclusive grant.
+    Lock,
+    /// A key of its own, beside others.
+    Held {
+        /// Whether its request created the holders marker: there was no other holder before.
+        first: bool,
+    },
+}
+
+impl StoredGrant {
+    /// The name of its key.
+    pub(super) fn name(&self, keys: &LockKeys, owner: Owner) -> String {
+        match self.key {
+            GrantKey::Lock => keys.lock(),
+            GrantKey::Held { .. } => keys.held(owner),
+        }
+    }
 }
 
 /// The queue entry of a claim, and what its waiter knows of the queue.
@@ -54,9 +86,11 @@ pub(super) enum PredecessorKey {
     Unknown,
     /// The waiter just before this one: watch its queue entry.
     Waiter { key: String, owner: Owner, index: u64 },
-    /// The holder: this is the first entry of the queue. Watch the lock.
+    /// The exclusive holder: no waiter blocks this one. Watch the lock.
     Holder { index: u64 },
-    /// This is the first entry of the queue, and the lock was seen free: acquire it.
+    /// The holders beside which this one does not fit: no waiter blocks it. Watch all of them.
+    Holders { index: u64 },
+    /// No waiter blocks this one, and it was seen to fit: acquire.
     Turn,
 }
 
@@ -91,7 +125,7 @@ impl ClientClaims {
         let record = ClaimRecord {
             key: key.clone(),
             session: session.clone(),
-            token: None,
+            grant: None,
             queue_entry: None,
             has_waited: false,
             unconfirmed: false,
@@ -117,11 +151,11 @@ impl ClientClaims {
         self.update(owner, |record| record.unconfirmed = earlier_unconfirmed);
     }
 
-    pub(super) fn set_granted(&self, owner: Owner, token: FencingToken) {
+    pub(super) fn set_granted(&self, owner: Owner, grant: StoredGrant) {
         let mut maps = self.0.lock();
         maps.remove_from_queue(owner);
         if let Some(record) = maps.records.get_mut(&owner) {
-            record.token = Some(token);
+            record.grant = Some(grant);
         }
     }
 
@@ -158,7 +192,7 @@ impl ClientClaims {
     /// The claim does not hold its lock any more. It stays in the table until it is released,
     /// because one of its requests may still arrive at the server.
     pub(super) fn clear_grant(&self, owner: Owner) {
-        self.update(owner, |record| record.token = None);
+        self.update(owner, |record| record.grant = None);
     }
 
     /// Forgets a claim that has nothing at the server any more. Returns its session if that has to
@@ -195,7 +229,8 @@ impl ClientClaims {
     pub(super) fn full_key(&self, suffix: &Key, token: FencingToken) -> Option<Key> {
         let maps = self.0.lock();
         let found = maps.records.values().find(|record| {
-            record.token == Some(token) && record.key.as_str().ends_with(suffix.as_str())
+            let is_named = record.grant.is_some_and(|grant| grant.token == token);
+            is_named && record.key.as_str().ends_with(suffix.as_str())
         });
         found.map(|record| record.key.clone())
     }
@@ -226,11 +261,12 @@ impl ClientClaims {
         (*first < created).then(|| queue.changed.clone())
     }
 
-    /// Whether a claim of this client other than this one holds the key.
+    /// Whether a claim of this client other than this one holds the key exclusively.
     pub(super) fn has_other_holder(&self, owner: Owner, key: &Key) -> bool {
         let maps = self.0.lock();
         let mut others = maps.records.iter().filter(|(other, _)| **other != owner);
-        others.any(|(_, record)| record.key == *key && record.token.is_some())
+        let is_exclusive = |grant: StoredGrant| grant.key == GrantKey::Lock;
+        others.any(|(_, record)| record.key == *key && record.grant.is_some_and(is_exclusive))
     }
 
     /// Remembers that other claims waited for the key when this client released it.

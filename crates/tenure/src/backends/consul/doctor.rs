@@ -1,6 +1,7 @@
 //! Health checks for `tenure doctor`: the leader, the servers, the agent's mode and the rights of
 //! the token.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -8,8 +9,13 @@ use uuid::Uuid;
 
 use super::Context;
 use super::connection::api::{Api, TxnOp, TxnOutcome};
+use super::layout::{KeyRole, LockKeys, role};
+use super::snapshot::KeySnapshot;
 use crate::error::Result;
 use crate::finding::{Finding, Severity};
+
+/// How many locks are read to see who holds them.
+const CHECKED_KEYS_MAX: usize = 20;
 
 pub(super) async fn doctor(context: &Context) -> Result<Vec<Finding>> {
     let api = &context.api;
@@ -20,6 +26,7 @@ pub(super) async fn doctor(context: &Context) -> Result<Vec<Finding>> {
     findings.push(check_session_rights(api, context.min_ttl).await);
     findings.push(check_key_rights(api).await);
     findings.push(describe_lock_delay(context.lock_delay));
+    findings.extend(check_readers(api).await);
     Ok(findings)
 }
 
@@ -104,6 +111,36 @@ async fn check_key_rights(api: &Api) -> Finding {
         Err(error) => Finding::new(Severity::Warning, "keys", error.to_string())
             .advise("give the token `key_prefix` with `policy = \"write\"` for your locks"),
     }
+}
+
+/// Finds locks that a client holds which does not know of readers, beside some. `None` if there are
+/// none, or if keys cannot be listed.
+async fn check_readers(api: &Api) -> Option<Finding> {
+    let names = api.names("").await.ok()?;
+    let shared: BTreeSet<_> = names
+        .iter()
+        .filter_map(|name| match role(name)? {
+            KeyRole::Held(key, _) => Some(key),
+            _ => None,
+        })
+        .collect();
+    let locked = names.iter().filter_map(|name| match role(name)? {
+        KeyRole::Lock(key) if shared.contains(&key) => Some(key),
+        _ => None,
+    });
+    for key in locked.take(CHECKED_KEYS_MAX) {
+        // One read at one moment: the names were not.
+        let entries = api.read_tree(LockKeys::new(&key).tree()).await.ok()?;
+        let snapshot = KeySnapshot::new(&key, entries);
+        let is_locked = snapshot.lock.as_ref().is_some_and(|lock| lock.session.is_some());
+        if is_locked && !snapshot.holders.is_empty() {
+            let detail = format!("`{key}` is held exclusively and shared at the same time");
+            let advice = "use such keys with tenure only: `consul lock` and Consul's own library \
+                          do not see shared holders";
+            return Some(Finding::new(Severity::Fault, "readers", detail).advise(advice));
+        }
+    }
+    None
 }
 
 fn describe_lock_delay(lock_delay: Duration) -> Finding {

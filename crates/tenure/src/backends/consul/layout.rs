@@ -1,17 +1,21 @@
 //! What is stored in Consul: the keys of a lock, and the record that holders and waiters write.
 //!
 //! ```text
-//! NAME/.lock          the lock: held by the session of its holder, value = LockRecord
+//! NAME/.lock          the lock: held by the session of its exclusive holder, value = LockRecord
+//! NAME/.held/OWNER    a grant beside others, shared or permits: held by the session of its holder
+//! NAME/.holders       the holders marker: exists while there are such grants; value = the last
+//! NAME/.permits       the permits marker: exists as well while these are permits
 //! NAME/.queue         the queue marker: exists while claims wait; value = owner of the last entry
 //! NAME/.wait/OWNER    a queue entry: held by the session of its waiter, value = LockRecord
 //! NAME/.gone/OWNER    a tombstone: refuses late requests of a cancelled claim
 //! ```
 //!
-//! `NAME/.lock` is the key that `consul lock NAME` uses. The other keys are known to tenure only.
+//! `NAME/.lock` is the key that `consul lock NAME` uses. The other keys are known to tenure only. A
+//! lock that is only held exclusively has no `.held`, `.holders` or `.permits`.
 
 use std::time::Duration;
 
-use crate::backend::{HolderInfo, Owner};
+use crate::backend::{HolderInfo, Mode, Owner};
 use crate::key::Key;
 use crate::support::percent;
 
@@ -19,7 +23,10 @@ use crate::support::percent;
 pub(super) const LOCK_FLAG: u64 = 0x2ddc_cbc0_58a5_0c18;
 
 const LOCK: &str = "/.lock";
+const HELD: &str = "/.held/";
 const QUEUE_MARKER: &str = "/.queue";
+const HOLDERS_MARKER: &str = "/.holders";
+const PERMITS_MARKER: &str = "/.permits";
 const QUEUE_ENTRY: &str = "/.wait/";
 const TOMBSTONE: &str = "/.gone/";
 
@@ -37,10 +44,25 @@ impl LockKeys {
         format!("{}{LOCK}", self.0)
     }
 
-    /// Exists while claims wait: a claim without a queue entry must not acquire the lock then. Its
-    /// value is the owner of the last entry.
-    pub(super) fn queue_marker(&self) -> String {
-        format!("{}{QUEUE_MARKER}", self.0)
+    /// A grant beside others.
+    pub(super) fn held(&self, owner: Owner) -> String {
+        format!("{}{HELD}{owner}", self.0)
+    }
+
+    /// The common prefix of all grants beside others.
+    pub(super) fn all_held(&self) -> String {
+        format!("{}{HELD}", self.0)
+    }
+
+    /// A marker. A claim without a queue entry must not acquire the lock while the queue marker
+    /// exists.
+    pub(super) fn marker(&self, marker: Marker) -> String {
+        let name = match marker {
+            Marker::Queue => QUEUE_MARKER,
+            Marker::Holders => HOLDERS_MARKER,
+            Marker::Permits => PERMITS_MARKER,
+        };
+        format!("{}{name}", self.0)
     }
 
     /// The queue entry of a waiter.
@@ -59,12 +81,41 @@ impl LockKeys {
     }
 }
 
+/// A key that exists while there are others of a kind. Consul can check in a transaction that one
+/// key is absent, but not that no key with a prefix is there. Every key of the kind is created in a
+/// transaction that also writes the marker; a marker is deleted only if it has the index at which
+/// no key of the kind was left. So no such key exists without its marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Marker {
+    /// Of the queue entries.
+    Queue,
+    /// Of the grants beside others. Its index changes with every such grant, so that a claim can
+    /// check that those that it counted are all.
+    Holders,
+    /// Of those that are permits, for readers: they write the holders marker without a check, and
+    /// so do not see what kind it is of. It is written and deleted together with that one.
+    Permits,
+}
+
 /// What a key in Consul is to a lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum KeyRole {
     Lock(Key),
+    Held(Key, Owner),
     QueueEntry(Key, Owner),
-    QueueMarker(Key),
+    Marker(Key, Marker),
+}
+
+impl KeyRole {
+    /// The lock that the key belongs to.
+    pub(super) fn lock(&self) -> &Key {
+        match self {
+            KeyRole::Lock(key)
+            | KeyRole::Held(key, _)
+            | KeyRole::QueueEntry(key, _)
+            | KeyRole::Marker(key, _) => key,
+        }
+    }
 }
 
 /// The role of a key by its name; `None` for tombstones, and for keys that belong to no lock.
@@ -72,11 +123,24 @@ pub(super) fn role(name: &str) -> Option<KeyRole> {
     if let Some(name) = name.strip_suffix(LOCK) {
         return Some(KeyRole::Lock(decode(name)?));
     }
-    if let Some(name) = name.strip_suffix(QUEUE_MARKER) {
-        return Some(KeyRole::QueueMarker(decode(name)?));
+    let markers = [
+        (QUEUE_MARKER, Marker::Queue),
+        (HOLDERS_MARKER, Marker::Holders),
+        (PERMITS_MARKER, Marker::Permits),
+    ];
+    for (suffix, marker) in markers {
+        if let Some(name) = name.strip_suffix(suffix) {
+            return Some(KeyRole::Marker(decode(name)?, marker));
+        }
     }
-    let (name, owner) = name.rsplit_once(QUEUE_ENTRY)?;
-    Some(KeyRole::QueueEntry(decode(name)?, owner.parse().ok()?))
+    let (path, owner) = name.rsplit_once('/')?;
+    let owner = owner.parse().ok()?;
+    // Both constants end in the slash at which the name was split.
+    let ends_in = |folder: &str| path.strip_suffix(folder.trim_end_matches('/'));
+    if let Some(name) = ends_in(QUEUE_ENTRY) {
+        return Some(KeyRole::QueueEntry(decode(name)?, owner));
+    }
+    Some(KeyRole::Held(decode(ends_in(HELD)?)?, owner))
 }
 
 /// The longest prefix that the names in Consul of all keys with this prefix share.
@@ -130,6 +194,10 @@ pub(super) struct LockRecord {
     pub(super) ttl: Duration,
     /// How long Consul keeps the key locked when that session is ended.
     pub(super) lock_delay: Duration,
+    pub(super) mode: Mode,
+    /// Of a lock that was downgraded: the index of its grant, which the holder keeps. The key that
+    /// had it is gone.
+    pub(super) downgraded: Option<u64>,
     pub(super) holder_info: HolderInfo,
 }
 
@@ -137,7 +205,13 @@ impl LockRecord {
     pub(super) fn encode(&self) -> String {
         let ttl = self.ttl.as_millis();
         let lock_delay = self.lock_delay.as_millis();
-        format!("{}\t{ttl}\t{lock_delay}\t{}", self.owner, self.holder_info.encode())
+        let mode = match (self.mode, self.downgraded) {
+            (Mode::Exclusive, _) => String::new(),
+            (Mode::Shared, None) => " shared".to_owned(),
+            (Mode::Shared, Some(index)) => format!(" shared {index}"),
+            (Mode::Permits { take, of }, _) => format!(" permits {take} {of}"),
+        };
+        format!("{}\t{ttl}\t{lock_delay}{mode}\t{}", self.owner, self.holder_info.encode())
     }
 
     /// `None` if a foreign client wrote the value.
@@ -145,9 +219,19 @@ impl LockRecord {
         let mut fields = value.splitn(4, '\t');
         let owner = fields.next()?.parse().ok()?;
         let ttl = Duration::from_millis(fields.next()?.parse().ok()?);
-        let lock_delay = Duration::from_millis(fields.next()?.parse().ok()?);
+        let words: Vec<&str> = fields.next()?.split(' ').collect();
+        let (mode, downgraded) = match words[1..] {
+            [] => (Mode::Exclusive, None),
+            ["shared"] => (Mode::Shared, None),
+            ["shared", index] => (Mode::Shared, Some(index.parse().ok()?)),
+            ["permits", take, of] => {
+                (Mode::permits(take.parse().ok()?, of.parse().ok()?).ok()?, None)
+            }
+            _ => return None,
+        };
+        let lock_delay = Duration::from_millis(words[0].parse().ok()?);
         let holder_info = HolderInfo::decode(fields.next()?);
-        Some(LockRecord { owner, ttl, lock_delay, holder_info })
+        Some(LockRecord { owner, ttl, lock_delay, mode, downgraded, holder_info })
     }
 }
 
@@ -189,6 +273,8 @@ mod tests {
             "a/.lock",
             "a/.wait/b",
             "a/.queue",
+            "a/.held/b",
+            "a/.holders",
         ];
         let mut seen = std::collections::HashSet::new();
         for name in names {
@@ -205,7 +291,10 @@ mod tests {
         let keys = LockKeys::new(&key("a/b"));
         let owner = Owner::random();
         assert_eq!(role(&keys.queue_entry(owner)), Some(KeyRole::QueueEntry(key("a/b"), owner)));
-        assert_eq!(role(&keys.queue_marker()), Some(KeyRole::QueueMarker(key("a/b"))));
+        assert_eq!(role(&keys.held(owner)), Some(KeyRole::Held(key("a/b"), owner)));
+        for marker in [Marker::Queue, Marker::Holders, Marker::Permits] {
+            assert_eq!(role(&keys.marker(marker)), Some(KeyRole::Marker(key("a/b"), marker)));
+        }
         assert_eq!(role(&keys.tombstone(owner)), None);
         assert_eq!(role("a/b/.wait/no owner"), None);
         assert_eq!(role("some/other/key"), None);
@@ -229,10 +318,24 @@ mod tests {
             owner: Owner::random(),
             ttl: Duration::from_secs(15),
             lock_delay: Duration::from_millis(1500),
+            mode: Mode::Exclusive,
+            downgraded: None,
             holder_info: HolderInfo::new("tab\t", "host", 7, "text\twith\ttabs"),
         };
-        assert_eq!(LockRecord::decode(&record.encode()), Some(record));
-        for value in ["", "hello", "a\tb\tc\td"] {
+        let kinds = [
+            (Mode::Exclusive, None),
+            (Mode::Shared, None),
+            (Mode::Shared, Some(4711)),
+            (Mode::permits(2, 5).unwrap(), None),
+        ];
+        for (mode, downgraded) in kinds {
+            let record = LockRecord { mode, downgraded, ..record.clone() };
+            assert_eq!(LockRecord::decode(&record.encode()), Some(record));
+        }
+        // An exclusive record is what earlier versions read.
+        let expected = format!("{}\t15000\t1500\t", record.owner);
+        assert!(record.encode().starts_with(&expected), "{}", record.encode());
+        for value in ["", "hello", "a\tb\tc\td", "a\tb\t0 shared x\td"] {
             assert_eq!(LockRecord::decode(value), None);
         }
     }

@@ -13,9 +13,12 @@
 //! | `claims` | what this client knows of its own claims |
 //! | `snapshot` | what the stored keys of a lock mean |
 //! | `acquire` | acquires a lock, or says what it is busy with |
+//! | `grant_request` | the transaction that grants a claim |
+//! | `decide` | what to do after a read |
 //! | `enqueue` | joins the queue of a lock |
+//! | `downgrade` | makes an exclusive grant shared |
 //! | `renew` | renews sessions, and checks that locks are still held |
-//! | `release` | releases locks and queue entries, and writes tombstones |
+//! | `release` | releases grants and queue entries, and writes tombstones |
 //! | `wait` | `until_free` and `until_lost`, by blocking queries |
 //! | `admin` | list, evict, condition |
 //! | `doctor` | health checks |
@@ -28,9 +31,12 @@ mod admin;
 mod claims;
 mod config;
 mod connection;
+mod decide;
 mod doctor;
+mod downgrade;
 mod enqueue;
 mod error;
+mod grant_request;
 mod layout;
 mod release;
 mod renew;
@@ -45,7 +51,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Semaphore;
 
-use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Scope};
+use crate::backend::{Attempt, Backend, Claim, Grant, Holding, Info, Modes, Scope};
 use crate::error::Result;
 use crate::finding::Finding;
 use crate::key::Key;
@@ -183,7 +189,8 @@ pub struct Condition {
     pub key: String,
     /// The session that holds the key.
     pub session: String,
-    /// The index of the write that acquired the lock: the number of the grant's token.
+    /// The index of the write that acquired the lock: the number of the grant's token, divided by
+    /// 1024. Of a lock that was downgraded, the index of the downgrade.
     pub index: u64,
 }
 
@@ -196,7 +203,8 @@ impl fmt::Debug for Consul {
 #[async_trait]
 impl Backend for Consul {
     fn info(&self) -> Info {
-        Info { min_ttl: self.context.min_ttl, max_expiry_ttls: 2, ..Info::new("consul") }
+        let min_ttl = self.context.min_ttl;
+        Info { min_ttl, max_expiry_ttls: 2, modes: Modes::ALL, ..Info::new("consul") }
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt<Grant>> {

@@ -1,14 +1,18 @@
 //! Release: held locks, queue entries, and claims with a request of unknown outcome.
 //!
-//! A claim leaves up to three keys at the server: the lock, its queue entry, and the queue marker
-//! if its owner is the last that joined. What has to be deleted depends on what is known:
+//! A claim leaves up to three kinds of keys at the server: its grant (the lock, or a key of its own
+//! beside others), its queue entry, and the markers that name its owner as the last that came. What
+//! has to be deleted depends on what is known:
 //!
-//! - *Held*: one transaction deletes the lock, if it has the index of the grant. A later grant of
-//!   the same key has another index, so that a release never deletes it.
+//! - *Held*: one transaction deletes the grant's key, if it has the index of the grant. A later
+//!   grant of the same key has another index, so that a release never deletes it. A holder that
+//!   found no other and created the marker deletes that as well, if it has the same index: then no
+//!   other has come since.
 //! - *Waiting*: one transaction deletes the queue entry.
 //! - *Unconfirmed*: a request has no response, and may still arrive after this release. First a
-//!   tombstone is written, in one transaction that also deletes the queue entry and reads what is
-//!   there; then the lock is deleted, if the request had acquired it. Every request of the claim
+//!   tombstone is written, in one transaction that also reads what is there, and deletes the queue
+//!   entry and the shared grant or permits; then the lock is deleted, if the request had acquired
+//!   it. Every request of the claim
 //!   checks the tombstone, so that one that arrives later is refused: this is the race of a
 //!   cancelled claim that would otherwise hold the lock without a client that knows of it.
 //!
@@ -16,9 +20,10 @@
 //! retired: it accepts no new claims, and is destroyed with its last one. So a tombstone needs no
 //! timer, and lasts as long as a request in that session can have an effect.
 //!
-//! The queue marker is deleted by the last that joined, if no entry is left, and otherwise handed
-//! on to the last entry. Both check the marker's index: a claim that joins in between writes it,
-//! and wins. A marker that stays behind does no harm: the next acquire without a queue deletes it.
+//! A marker is deleted by the last that came, if nothing is left that it stands for, and otherwise
+//! handed on to the last that is left. Both check the marker's index: a claim that comes in between
+//! writes it, and wins. A marker that stays behind does no harm: the next acquire to which it
+//! matters finds nothing beside it, and deletes it.
 //!
 //! A release that fails is remembered (`claims`), because other claims may keep the session alive.
 //! It is repeated after a renewal of the session, once the engine has stopped to repeat it.
@@ -26,28 +31,28 @@
 use std::sync::Arc;
 
 use super::Context;
-use super::claims::ClaimRecord;
-use super::connection::api::{KvEntry, RefusalReason, TxnOp, TxnOutcome};
-use super::layout::LockKeys;
+use super::claims::{ClaimRecord, GrantKey, StoredGrant};
+use super::connection::api::{KvEntry, RefusalReason, TxnOp, TxnOutcome, is_refused};
+use super::layout::{LockKeys, Marker};
 use super::session::Session;
-use super::snapshot::{self, KeySnapshot};
+use super::snapshot::KeySnapshot;
 use crate::backend::Owner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
-use crate::token::FencingToken;
 
-/// How often the release of a held lock is tried, if a foreign client changes its key meanwhile.
-const DELETE_TRIES_MAX: usize = 3;
+/// How often the release of a grant is tried: each refusal shows that a marker has changed, or that
+/// a foreign client wrote into the grant's key.
+const DELETE_TRIES_MAX: usize = 6;
 
 /// Deletes everything that the claim has at the server. `true` if it was held.
 pub(super) async fn release(context: &Context, owner: Owner, unconfirmed: bool) -> Result<bool> {
     let Some(record) = context.claims.begin_release(owner) else { return Ok(false) };
     let keys = LockKeys::new(&record.key);
-    let held = match (record.unconfirmed || unconfirmed, record.token) {
+    let held = match (record.unconfirmed || unconfirmed, record.grant) {
         // Everything that hung on the session went with it.
         _ if record.session.is_gone() => false,
         (true, _) => release_unconfirmed(context, owner, &record, &keys).await?,
-        (false, Some(token)) => release_held(context, owner, &record, &keys, token).await?,
+        (false, Some(grant)) => release_held(context, owner, &record, &keys, grant).await?,
         (false, None) => {
             release_waiting(context, owner, &record, &keys).await?;
             false
@@ -74,40 +79,86 @@ async fn release_held(
     owner: Owner,
     record: &ClaimRecord,
     keys: &LockKeys,
-    token: FencingToken,
+    mut grant: StoredGrant,
 ) -> Result<bool> {
-    let lock = keys.lock();
-    let mut index = token.get();
-    let mut read_marker = record.has_waited;
+    let queue = keys.marker(Marker::Queue);
+    let (mut read_queue, mut holders) = (record.has_waited, HoldersMarker::of(&grant));
     for _ in 0..DELETE_TRIES_MAX {
-        let mut ops = vec![TxnOp::CheckIndex(lock.clone(), index), TxnOp::Delete(lock.clone())];
-        if read_marker {
-            ops.push(TxnOp::Get(keys.queue_marker()));
+        let held = grant.name(keys, owner);
+        let mut ops =
+            vec![TxnOp::CheckIndex(held.clone(), grant.index), TxnOp::Delete(held.clone())];
+        if read_queue {
+            ops.push(TxnOp::Get(queue.clone()));
         }
+        holders.push_ops(&mut ops, keys, grant.index);
         let refusals = match context.api.transact(&ops).await? {
             TxnOutcome::Committed(entries) => {
-                delete_marker_if_last(context, owner, record, keys, &entries).await;
+                delete_markers_if_last(context, owner, record, keys, &entries).await;
                 return Ok(true);
             }
             TxnOutcome::Refused(refusals) => refusals,
         };
-        if refusals.iter().any(|refusal| refusal.op == 0) {
-            // The lock is lost, or a foreign client wrote into its key, which leaves the lock with
-            // its holder.
-            match context.api.read(&lock).await? {
-                Some(entry)
-                    if snapshot::is_held_or_overwritten(&context.claims, &entry, owner, record) =>
-                {
-                    index = entry.modified;
-                }
-                _ => return Ok(false),
-            }
+        let refused = |key: &str| is_refused(&ops, &refusals, key);
+        if refused(&held) {
+            // The grant is lost, or a foreign client wrote into its key, which leaves the key with
+            // its session.
+            let snapshot = KeySnapshot::new(&record.key, context.api.read_tree(keys.tree()).await?);
+            let Some(own) = snapshot.own_grant(&context.claims, owner, record)? else {
+                return Ok(false);
+            };
+            grant = own;
+            holders = HoldersMarker::of(&grant);
+        } else if refused(&keys.marker(Marker::Holders)) {
+            holders = holders.after_refusal();
         }
         // A marker that does not exist refuses the transaction too: do not read it again.
-        read_marker = false;
+        read_queue &= !refused(&queue);
     }
     let message = "a foreign client keeps writing into the key of the lock";
     Err(Error::new(ErrorKind::Unavailable, message))
+}
+
+/// What the release of a grant does about the holders marker.
+#[derive(Clone, Copy)]
+enum HoldersMarker {
+    /// There is none, or it is gone.
+    Ignore,
+    /// No other holder was there before, and none has come since if the marker has the index of the
+    /// grant: delete both.
+    Delete,
+    /// See who came last.
+    Read,
+}
+
+impl HoldersMarker {
+    fn of(grant: &StoredGrant) -> HoldersMarker {
+        match grant.key {
+            GrantKey::Lock => HoldersMarker::Ignore,
+            GrantKey::Held { first: true } => HoldersMarker::Delete,
+            GrantKey::Held { first: false } => HoldersMarker::Read,
+        }
+    }
+
+    fn push_ops(self, ops: &mut Vec<TxnOp>, keys: &LockKeys, index: u64) {
+        let marker = keys.marker(Marker::Holders);
+        match self {
+            HoldersMarker::Ignore => {}
+            HoldersMarker::Delete => {
+                ops.push(TxnOp::CheckIndex(marker.clone(), index));
+                ops.push(TxnOp::Delete(marker));
+                ops.push(TxnOp::Delete(keys.marker(Marker::Permits)));
+            }
+            HoldersMarker::Read => ops.push(TxnOp::Get(marker)),
+        }
+    }
+
+    /// The marker had another index, or did not exist.
+    fn after_refusal(self) -> HoldersMarker {
+        match self {
+            HoldersMarker::Delete => HoldersMarker::Read,
+            HoldersMarker::Read | HoldersMarker::Ignore => HoldersMarker::Ignore,
+        }
+    }
 }
 
 async fn release_waiting(
@@ -120,10 +171,10 @@ async fn release_waiting(
         return Ok(());
     }
     let entry = keys.queue_entry(owner);
-    let ops = [TxnOp::Delete(entry.clone()), TxnOp::Get(keys.queue_marker())];
+    let ops = [TxnOp::Delete(entry.clone()), TxnOp::Get(keys.marker(Marker::Queue))];
     match context.api.transact(&ops).await? {
         TxnOutcome::Committed(entries) => {
-            delete_marker_if_last(context, owner, record, keys, &entries).await;
+            delete_markers_if_last(context, owner, record, keys, &entries).await;
         }
         // There is no marker: only the entry has to be deleted.
         TxnOutcome::Refused(_) => drop(context.api.transact(&[TxnOp::Delete(entry)]).await?),
@@ -147,8 +198,9 @@ async fn release_unconfirmed(
             flags: 0,
             value: String::new(),
         },
-        TxnOp::Delete(keys.queue_entry(owner)),
         TxnOp::Tree(keys.tree()),
+        TxnOp::Delete(keys.queue_entry(owner)),
+        TxnOp::Delete(keys.held(owner)),
     ];
     let entries = match context.api.transact(&ops).await? {
         TxnOutcome::Committed(entries) => entries,
@@ -164,53 +216,57 @@ async fn release_unconfirmed(
         }
     };
     let snapshot = KeySnapshot::new(&record.key, entries);
-    let own_lock = snapshot
-        .lock
-        .as_ref()
-        .filter(|lock| snapshot::is_held_or_overwritten(&context.claims, lock, owner, record));
-    let held = match own_lock {
+    let own = snapshot.own_grant(&context.claims, owner, record)?;
+    let held = match own.filter(|grant| grant.key == GrantKey::Lock) {
         Some(lock) => {
-            let check = TxnOp::CheckIndex(lock.key.clone(), lock.modified);
-            let ops = [check, TxnOp::Delete(lock.key.clone())];
+            let ops = [TxnOp::CheckIndex(keys.lock(), lock.index), TxnOp::Delete(keys.lock())];
             matches!(context.api.transact(&ops).await?, TxnOutcome::Committed(_))
         }
-        None => false,
+        // A grant beside others was deleted with the tombstone.
+        None => own.is_some(),
     };
-    if snapshot.queue_marker.is_some_and(|marker| marker.value == owner.to_string()) {
-        delete_marker(context, &record.key, keys).await;
+    for marker in [Marker::Queue, Marker::Holders] {
+        if snapshot.marker(marker).is_some_and(|entry| entry.value == owner.to_string()) {
+            delete_marker(context, &record.key, keys, marker).await;
+        }
     }
     Ok(held)
 }
 
-/// Deletes the queue marker if this claim was the last that joined. `entries` are those of a
-/// transaction that read the marker, if it exists.
-async fn delete_marker_if_last(
+/// Deletes the markers that name this claim as the last that came. `entries` are those of a
+/// transaction that read the markers that exist.
+async fn delete_markers_if_last(
     context: &Context,
     owner: Owner,
     record: &ClaimRecord,
     keys: &LockKeys,
     entries: &[KvEntry],
 ) {
-    let marker = keys.queue_marker();
-    match entries.iter().find(|entry| entry.key == marker) {
-        Some(entry) if entry.value == owner.to_string() => {
-            delete_marker(context, &record.key, keys).await;
+    for marker in [Marker::Queue, Marker::Holders] {
+        let name = keys.marker(marker);
+        match entries.iter().find(|entry| entry.key == name) {
+            Some(entry) if entry.value == owner.to_string() => {
+                delete_marker(context, &record.key, keys, marker).await;
+            }
+            Some(_) if marker == Marker::Queue => context.claims.set_contended(&record.key),
+            _ => {}
         }
-        Some(_) => context.claims.set_contended(&record.key),
-        None => {}
     }
 }
 
-/// Deletes the queue marker if no claim waits, and otherwise leaves that to the last waiter. A
-/// failure costs the next acquire of this lock a request, and nothing else.
-async fn delete_marker(context: &Context, key: &Key, keys: &LockKeys) {
+/// Deletes a marker if nothing is left that it stands for, and otherwise leaves that to the last
+/// one. A failure costs the next acquire to which the marker matters a request, and nothing else.
+async fn delete_marker(context: &Context, key: &Key, keys: &LockKeys, marker: Marker) {
     let Ok(entries) = context.api.read_tree(keys.tree()).await else { return };
     let snapshot = KeySnapshot::new(key, entries);
-    let Some(marker) = snapshot.queue_marker else { return };
-    let check = TxnOp::CheckIndex(marker.key.clone(), marker.modified);
-    let change = match snapshot.waiters.last() {
-        None => TxnOp::Delete(marker.key),
-        Some((last, _)) => TxnOp::Set(marker.key, last.to_string()),
-    };
-    let _ignored = context.api.transact(&[check, change]).await;
+    let Some(entry) = snapshot.marker(marker) else { return };
+    let mut ops = vec![TxnOp::CheckIndex(entry.key.clone(), entry.modified)];
+    match snapshot.last(marker) {
+        Some(last) => ops.push(TxnOp::Set(entry.key.clone(), last.to_string())),
+        None => ops.push(TxnOp::Delete(entry.key.clone())),
+    }
+    if marker == Marker::Holders && snapshot.holders.is_empty() {
+        ops.push(TxnOp::Delete(keys.marker(Marker::Permits)));
+    }
+    let _ignored = context.api.transact(&ops).await;
 }

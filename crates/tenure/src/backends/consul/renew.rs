@@ -3,7 +3,7 @@
 //!
 //! The renewal of a session does not say which locks it holds: an operator may have deleted one, or
 //! a foreign client may have overwritten it. Therefore a transaction of `check-index` operations,
-//! which changes nothing, compares the index of every lock with the token of its grant.
+//! which changes nothing, compares the index of every grant's key with the one that it got.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 
 use super::Context;
-use super::claims::ClaimRecord;
-use super::connection::api::{KvEntry, TxnOp, TxnOutcome};
+use super::claims::{ClaimRecord, GrantKey, StoredGrant};
+use super::connection::api::{TxnOp, TxnOutcome};
 use super::layout::LockKeys;
+use super::release;
 use super::session::Session;
-use super::{release, snapshot};
-use crate::backend::{Claim, LostReason};
+use super::snapshot::KeySnapshot;
+use crate::backend::{Claim, LostReason, Mode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::support::clock::Clock;
-use crate::token::FencingToken;
 
 /// The most operations that Consul accepts in one transaction.
 const OPS_MAX: usize = 64;
@@ -82,11 +82,12 @@ async fn check_chunk(
     // The position in the chunk of the claim that each operation is about.
     let mut checked = Vec::new();
     for (at, (claim, record)) in chunk.iter().enumerate() {
-        let token = record.as_ref().and_then(|record| record.token);
+        let grant = record.as_ref().and_then(|record| record.grant);
         // A renewal names its grant: it does not renew a later grant of the same owner.
-        let is_named = |token: &FencingToken| claim.token.is_none_or(|named| named == *token);
-        if let Some(token) = token.filter(is_named) {
-            ops.push(TxnOp::CheckIndex(LockKeys::new(&claim.key).lock(), token.get()));
+        let is_named = |grant: &StoredGrant| claim.token.is_none_or(|named| named == grant.token);
+        if let Some(grant) = grant.filter(is_named) {
+            let key = grant.name(&LockKeys::new(&claim.key), claim.owner);
+            ops.push(TxnOp::CheckIndex(key, grant.index));
             checked.push(at);
         }
     }
@@ -109,21 +110,26 @@ async fn check_chunk(
     results
 }
 
-/// The index of the lock is not that of the grant: the lock is gone, another claim holds it, or a
-/// foreign client wrote into its key, which leaves the lock with its holder.
+/// The key does not have the index of the grant: the grant is gone, another claim holds it, a
+/// foreign client wrote into its key, which leaves that with its session, or a downgrade was
+/// carried out of which there is no response.
 async fn recheck(context: &Context, claim: &Claim, record: &ClaimRecord) -> Result<()> {
-    // A key that was deleted and created again is another grant, also if a late request of the same
-    // claim created it, as after an eviction.
-    let same_key = |lock: &KvEntry| record.token.is_some_and(|token| lock.created <= token.get());
-    let is_own = |lock: &KvEntry| {
-        snapshot::is_held_or_overwritten(&context.claims, lock, claim.owner, record)
-    };
-    match context.api.read(&LockKeys::new(&claim.key).lock()).await? {
-        Some(lock) if same_key(&lock) && is_own(&lock) => Ok(()),
+    let keys = LockKeys::new(&claim.key);
+    let snapshot = KeySnapshot::new(&claim.key, context.api.read_tree(keys.tree()).await?);
+    // A key that was deleted and created again is another grant with another token, also if a late
+    // request of the same claim created it, as after an eviction.
+    let own = snapshot.own_grant(&context.claims, claim.owner, record)?;
+    let is_exclusive = record.grant.is_some_and(|grant| grant.key == GrantKey::Lock);
+    let mode = if is_exclusive { Mode::Exclusive } else { Mode::Shared };
+    match own {
+        Some(own) if record.grant.is_some_and(|grant| grant.token == own.token) => {
+            context.claims.set_granted(claim.owner, own);
+            Ok(())
+        }
         _ if !record.session.refresh(&context.api, Duration::ZERO).await? => {
             Err(Error::gone(LostReason::SessionGone))
         }
-        Some(lock) if lock.session.is_some() => Err(Error::gone(LostReason::TakenOver)),
+        _ if !snapshot.fits(mode) => Err(Error::gone(LostReason::TakenOver)),
         _ => Err(Error::gone(LostReason::Evicted)),
     }
 }

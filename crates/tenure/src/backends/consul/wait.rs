@@ -2,8 +2,11 @@
 //!
 //! A waiter has a queue entry and watches one key: the entry just before its own, or the lock if
 //! there is none. So a release wakes one waiter, however long the queue is, and so does a waiter
-//! that is cancelled or crashes. Of the waiters of one client for one key, only the first watches:
-//! each blocking query is a connection, and Consul accepts 200 from one address.
+//! that is cancelled or crashes. A reader passes over the readers before it, so that those of a run
+//! watch the same key and are granted together. A waiter that no other blocks, and that does not
+//! fit beside holders, watches all of these: one query returns whenever one of them leaves. Of the
+//! waiters of one client for one key, only the first watches: each blocking query is a connection,
+//! and Consul accepts 200 from one address.
 //!
 //! One handoff, with waiters A and B of different clients: the holder deletes `NAME/.lock`; A's
 //! query ends with "no such key"; A sets its predecessor to `Turn` and returns; the engine calls
@@ -25,6 +28,7 @@ use super::snapshot::{self, KeySnapshot, LockState};
 use crate::backend::{Claim, Owner};
 use crate::error::Result;
 use crate::support::backoff;
+use crate::support::clock::Clock;
 
 /// How soon a lock is tried again that Consul keeps locked for a lock-delay, the end of which it
 /// does not tell.
@@ -33,6 +37,8 @@ pub(super) const LOCK_DELAY_POLL: Duration = Duration::from_secs(1);
 const ERROR_PAUSE: Duration = Duration::from_millis(250);
 /// How long a lock is held before its loss is watched for. Most are held for a moment only.
 const WATCH_AFTER: Duration = Duration::from_millis(250);
+/// A query that would wait for less is left to the next call.
+const SHORTEST_QUERY: Duration = Duration::from_millis(10);
 /// The longest that a query waits; Consul accepts up to ten minutes.
 const QUERY_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -62,23 +68,22 @@ pub(super) async fn until_free(context: &Context, claim: &Claim) {
 pub(super) async fn until_lost(context: &Context, claim: &Claim) {
     tokio::time::sleep(WATCH_AFTER.max(claim.ttl / 30)).await;
     let Some(record) = context.claims.get(claim.owner) else { return };
-    let Some(token) = record.token else { return };
+    let Some(grant) = record.grant else { return };
     // Without a free watch this claim waits for its renewal, or for being dropped.
     let Ok(_watch) = context.watches.try_acquire() else {
         return std::future::pending().await;
     };
-    let lock = LockKeys::new(&claim.key).lock();
+    let keys = LockKeys::new(&claim.key);
+    let key = grant.name(&keys, claim.owner);
     // From the index of the grant on, so that a change before this query counts.
-    let mut index = token.get();
+    let mut index = grant.index;
     loop {
-        match context.api.watch(&lock, index, QUERY_WAIT_MAX).await {
+        match context.api.watch(&key, index, QUERY_WAIT_MAX).await {
             Ok(seen) => {
                 index = seen.index;
-                let held = seen.entry.is_some_and(|lock| {
-                    let claims = &context.claims;
-                    snapshot::is_held_or_overwritten(claims, &lock, claim.owner, &record)
-                });
-                if !held {
+                let snapshot = KeySnapshot::new(&claim.key, seen.entry);
+                let own = snapshot.own_grant(&context.claims, claim.owner, &record);
+                if !own.is_ok_and(|own| own.is_some()) {
                     return;
                 }
             }
@@ -87,17 +92,27 @@ pub(super) async fn until_lost(context: &Context, claim: &Claim) {
     }
 }
 
-/// Without a queue entry: returns when the lock is free.
+/// Without a queue entry: returns when the exclusive holder has left, or when one of several
+/// holders has.
 async fn watch_lock(context: &Context, claim: &Claim) -> Result<()> {
-    let lock = LockKeys::new(&claim.key).lock();
+    let keys = LockKeys::new(&claim.key);
     let mut index = 0;
     loop {
-        let seen = context.api.watch(&lock, index, query_wait(claim)).await?;
+        let seen = context.api.watch(&keys.lock(), index, query_wait(claim)).await?;
         if let LockState::Free(_) = snapshot::lock_state(&claim.key, seen.entry.as_ref())? {
-            return Ok(());
+            break;
         }
         index = seen.index;
     }
+    if index == 0 {
+        // It was not held exclusively to begin with.
+        let snapshot = read_snapshot(context, claim, &keys).await?;
+        if !snapshot.holders.is_empty() {
+            let (prefix, index) = (keys.all_held(), snapshot.last_change());
+            context.api.watch_all(&prefix, index, query_wait(claim)).await?;
+        }
+    }
+    Ok(())
 }
 
 /// With a queue entry: watches the predecessor. Returns when it is this claim's turn, or when one
@@ -115,6 +130,9 @@ async fn watch_queue(context: &Context, claim: &Claim) -> Result<()> {
             }
             PredecessorKey::Holder { index } => {
                 (watch_holder(context, claim, &keys, index).await?, true)
+            }
+            PredecessorKey::Holders { index } => {
+                (watch_holders(context, claim, &keys, index).await?, true)
             }
             PredecessorKey::Waiter { key, owner, index } => {
                 let seen = context.api.watch(&key, index, query_wait(claim)).await?;
@@ -140,6 +158,9 @@ async fn after_waiter(
     keys: &LockKeys,
     before: Owner,
 ) -> Result<PredecessorKey> {
+    if !claim.mode.is_lock() {
+        return Ok(PredecessorKey::Unknown);
+    }
     // Index 0 reads at once, and returns the index to watch from.
     let seen = context.api.watch(&keys.lock(), 0, query_wait(claim)).await?;
     let holder = seen.entry.and_then(|lock| LockRecord::decode(&lock.value));
@@ -163,6 +184,28 @@ async fn watch_holder(
     }
 }
 
+/// Watches the holders beside which this claim does not fit, until it does. The keys are read again
+/// before it acquires: the marker that the last holder left may still be there.
+async fn watch_holders(
+    context: &Context,
+    claim: &Claim,
+    keys: &LockKeys,
+    mut index: u64,
+) -> Result<PredecessorKey> {
+    let end = Clock::Boot.now() + query_wait(claim);
+    loop {
+        let left = end.since(Clock::Boot.now());
+        if left < SHORTEST_QUERY {
+            return Ok(PredecessorKey::Holders { index });
+        }
+        let seen = context.api.watch_all(&keys.all_held(), index, left).await?;
+        index = seen.index;
+        if KeySnapshot::new(&claim.key, seen.entries).fits(claim.mode) {
+            return Ok(PredecessorKey::Holders { index });
+        }
+    }
+}
+
 /// Reads the queue. `created` is the index of this claim's entry.
 async fn find_predecessor(
     context: &Context,
@@ -170,15 +213,14 @@ async fn find_predecessor(
     keys: &LockKeys,
     created: u64,
 ) -> Result<PredecessorKey> {
-    let snapshot = KeySnapshot::new(&claim.key, context.api.read_tree(keys.tree()).await?);
+    let snapshot = read_snapshot(context, claim, keys).await?;
     let ahead = Some(snapshot.ahead(created));
     context.claims.update_queue_entry(claim.owner, |entry| entry.ahead = ahead);
-    let predecessor = snapshot.predecessor(created);
-    match (&predecessor, snapshot::lock_state(&claim.key, snapshot.lock.as_ref())?) {
-        // The lock is free already: no change would end a query on it.
-        (PredecessorKey::Holder { .. }, LockState::Free(_)) => Ok(PredecessorKey::Turn),
-        _ => Ok(predecessor),
-    }
+    snapshot.predecessor(&claim.key, claim.mode, created)
+}
+
+async fn read_snapshot(context: &Context, claim: &Claim, keys: &LockKeys) -> Result<KeySnapshot> {
+    Ok(KeySnapshot::new(&claim.key, context.api.read_tree(keys.tree()).await?))
 }
 
 /// How long a query waits: short enough to end before the engine calls again, so that its

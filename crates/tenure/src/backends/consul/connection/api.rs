@@ -70,6 +70,13 @@ pub(crate) struct WatchResult {
     pub(crate) index: u64,
 }
 
+/// The result of a blocking query for all keys with a prefix.
+#[derive(Debug)]
+pub(crate) struct TreeWatchResult {
+    pub(crate) entries: Vec<KvEntry>,
+    pub(crate) index: u64,
+}
+
 /// A session, as the server describes it.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionInfo {
@@ -127,16 +134,50 @@ impl Api {
 
     /// Reads one key when it has changed since `index`, or at once if that is 0.
     pub(crate) async fn watch(&self, key: &str, index: u64, wait: Duration) -> Result<WatchResult> {
+        let (mut entries, index) = self.wait_for(key, "consistent", index, wait).await?;
+        Ok(WatchResult { entry: entries.pop(), index })
+    }
+
+    /// Reads all keys with a prefix when one of them has changed or was deleted since `index`, or
+    /// at once if that is 0.
+    pub(crate) async fn watch_all(
+        &self,
+        prefix: &str,
+        index: u64,
+        wait: Duration,
+    ) -> Result<TreeWatchResult> {
+        let (entries, index) = self.wait_for(prefix, "recurse&consistent", index, wait).await?;
+        Ok(TreeWatchResult { entries, index })
+    }
+
+    async fn wait_for(
+        &self,
+        key: &str,
+        query: &str,
+        index: u64,
+        wait: Duration,
+    ) -> Result<(Vec<KvEntry>, u64)> {
         let query = match index {
-            0 => "consistent".to_owned(),
-            index => format!("consistent&index={index}"),
+            0 => query.to_owned(),
+            index => format!("{query}&index={index}"),
         };
         let response = self.http.wait(&format!("/v1/kv/{key}"), &query, wait).await?;
-        let entry = entries(&response)?.pop();
+        let entries = entries(&response)?;
         // An index that went back belongs to another history, as after a restored snapshot: start
         // again from 0. A query with an index below 1 would not block.
         let index = if response.index < index { 0 } else { response.index.max(1) };
-        Ok(WatchResult { entry, index })
+        Ok((entries, index))
+    }
+
+    /// The names of all keys with a prefix.
+    pub(crate) async fn names(&self, prefix: &str) -> Result<Vec<String>> {
+        let response = self.http.get(&format!("/v1/kv/{prefix}"), "keys").await?;
+        if response.status == 404 {
+            return Ok(Vec::new());
+        }
+        let body = parse(&expect_ok(response)?)?;
+        let names = body.as_array().map(Vec::as_slice).unwrap_or_default();
+        Ok(names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect())
     }
 
     /// Creates a session without health checks: it ends with its ttl, or with its node.
@@ -200,6 +241,19 @@ impl Api {
 }
 
 impl TxnOp {
+    /// The key, or the prefix of the keys, that it is about.
+    fn key(&self) -> &str {
+        match self {
+            TxnOp::CheckAbsent(key)
+            | TxnOp::CheckIndex(key, _)
+            | TxnOp::Delete(key)
+            | TxnOp::Get(key)
+            | TxnOp::Lock { key, .. }
+            | TxnOp::Set(key, _)
+            | TxnOp::Tree(key) => key,
+        }
+    }
+
     fn to_json(&self) -> Value {
         let operation = match self {
             TxnOp::CheckAbsent(key) => json!({"Verb": "check-not-exists", "Key": key}),
@@ -222,6 +276,11 @@ impl TxnOp {
         };
         json!({ "KV": operation })
     }
+}
+
+/// Whether one of the operations on this key failed.
+pub(crate) fn is_refused(ops: &[TxnOp], refusals: &[Refusal], key: &str) -> bool {
+    refusals.iter().any(|refusal| ops.get(refusal.op).is_some_and(|op| op.key() == key))
 }
 
 /// The reason that decides, of those why a transaction was refused: without a session no retry can
