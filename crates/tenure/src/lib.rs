@@ -28,6 +28,9 @@
 //! | the lock soon, or the name of its holder | [`Lock::acquire_within`] |
 //! | the lock now or not at all | [`Lock::try_acquire`] |
 //! | the lock again, further down the call chain | [`Lock::reentrant`] |
+//! | the lock together with other readers | [`Lock::shared`] |
+//! | at most so many at a time | [`Client::semaphore`] |
+//! | several locks, all of them or none | [`Client::lock_all`] |
 //! | no async | [`blocking`] |
 //! | a client although the server is not there yet | [`connect_lazy`] |
 //! | a response of an HTTP service for an error | [`ErrorKind`] has a table |
@@ -120,6 +123,7 @@ pub mod layers;
 mod lazy;
 mod lease;
 mod lock;
+mod lock_set;
 mod reentrant;
 mod semaphore;
 #[cfg(feature = "serde")]
@@ -139,6 +143,7 @@ pub use hosted::Hosted;
 pub use key::Key;
 pub use lease::Lease;
 pub use lock::Lock;
+pub use lock_set::{GuardSet, LockSet};
 pub use reentrant::Reentrant;
 pub use semaphore::{Permit, Semaphore};
 pub use support::credentials::Credentials;

@@ -20,6 +20,7 @@ mod readers;
 mod reentry;
 mod release;
 mod renewal;
+mod sets;
 mod storm;
 mod tokens;
 mod waiting;
@@ -55,6 +56,7 @@ pub fn all() -> Vec<Case> {
         reentry::CASES,
         release::CASES,
         renewal::CASES,
+        sets::CASES,
         storm::CASES,
         tokens::CASES,
         waiting::CASES,
