@@ -21,6 +21,7 @@
 //! # Ok::<(), tenure::Error>(())
 //! ```
 
+mod election;
 mod lock_set;
 mod semaphore;
 mod wait;
@@ -37,6 +38,7 @@ use crate::key::Key;
 use crate::lease::Lease;
 use crate::token::FencingToken;
 
+pub use self::election::{Election, Observer};
 pub use self::lock_set::{GuardSet, LockSet};
 pub use self::semaphore::{Permit, Semaphore};
 pub(crate) use self::wait::wait;
@@ -110,6 +112,12 @@ impl Client {
     #[doc(alias("permits", "concurrency"))]
     pub fn semaphore<K: TryInto<Key, Error: Into<Error>>>(&self, key: K, limit: u32) -> Semaphore {
         Semaphore(self.0.semaphore(key, limit))
+    }
+
+    /// The election with this key: one leader at a time, over all clients.
+    #[doc(alias("leader", "leadership"))]
+    pub fn election<K: TryInto<Key, Error: Into<Error>>>(&self, key: K) -> Election {
+        Election { election: self.0.election(key), client: self.clone() }
     }
 
     /// A client that puts a prefix before every key and removes it from keys that it returns.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 
 use crate::backend::{HolderInfo, Holding, Info, LostReason, Scope};
+use crate::election::Election;
 use crate::engine::releaser::{self, Releaser};
 use crate::engine::{ClientInner, ClientRef};
 use crate::error::{Error, Result};
@@ -87,6 +88,13 @@ impl Client {
         I: IntoIterator<Item: TryInto<Key, Error: Into<Error>>>,
     {
         keys.into_iter().map(|key| self.lock(key)).collect()
+    }
+
+    /// The election with this key: one leader at a time, over all clients. It is the lock with this
+    /// key, seen as an office.
+    #[doc(alias("leader", "leadership", "leader_election", "campaign"))]
+    pub fn election<K: TryInto<Key, Error: Into<Error>>>(&self, key: K) -> Election {
+        Election::new(self.lock(key))
     }
 
     /// A client that puts a prefix before every key and removes it from keys that it returns. It

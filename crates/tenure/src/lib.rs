@@ -31,6 +31,7 @@
 //! | the lock together with other readers | [`Lock::shared`] |
 //! | at most so many at a time | [`Client::semaphore`] |
 //! | several locks, all of them or none | [`Client::lock_all`] |
+//! | one leader at a time, and who it is | [`Client::election`] |
 //! | no async | [`blocking`] |
 //! | a client although the server is not there yet | [`connect_lazy`] |
 //! | a response of an HTTP service for an error | [`ErrorKind`] has a table |
@@ -111,6 +112,7 @@ pub mod backends;
 pub mod blocking;
 mod client;
 mod config;
+mod election;
 mod engine;
 mod error;
 mod event;
@@ -135,6 +137,7 @@ pub use backend::Backend;
 pub use backend::{Attempt, Busy, Holder, Holding, Lost, LostReason, Mode, Waiter};
 pub use client::Client;
 pub use config::Config;
+pub use election::{Election, Leader, Observer};
 pub use error::{Error, ErrorKind, Result};
 pub use event::Event;
 pub use finding::{Finding, Severity};

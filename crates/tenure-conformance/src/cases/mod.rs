@@ -9,6 +9,7 @@ mod admin;
 mod cancel;
 mod client;
 mod downgrade;
+mod election;
 mod exclusion;
 mod lateness;
 mod loss;
@@ -44,6 +45,7 @@ pub fn all() -> Vec<Case> {
         cancel::CASES,
         client::CASES,
         downgrade::CASES,
+        election::CASES,
         exclusion::CASES,
         lateness::CASES,
         loss::CASES,
