@@ -51,6 +51,7 @@ pub(crate) enum Reach {
 pub(crate) enum Verb {
     Run(Run),
     Hold(Hold),
+    Elect(crate::commands::elect::Elect),
     Ls(Ls),
     Show(Show),
     Evict(Evict),
@@ -70,12 +71,15 @@ pub(crate) enum Verb {
 /// the lock cannot be renewed, the command and all its children are ended before the lease ends. If
 /// it is evicted, they are ended as well, but the next holder may start at once.
 ///
-/// The command finds the key in $TENURE_KEY, the fencing token in $TENURE_TOKEN and the URL in
+/// With several KEYs, all of them are held or none; the command ends if one is lost.
+///
+/// The command finds the key in $TENURE_KEY, the fencing token in $TENURE_TOKEN (of several keys in
+/// $TENURE_KEY_1, $TENURE_TOKEN_1 and so on), how they are held in $TENURE_MODE and the URL in
 /// $TENURE_URL (`withheld:` if the URL has a password in it).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: tenure run --wait 10m deploy -- sh -c './build && ./push'")]
-#[command(override_usage = "tenure run [OPTIONS] <KEY> -- <CMD> [ARG]...\n       \
-                            tenure run [OPTIONS] <KEY> -c <COMMAND>")]
+#[command(override_usage = "tenure run [OPTIONS] <KEY>... -- <CMD> [ARG]...\n       \
+                            tenure run [OPTIONS] <KEY>... -c <COMMAND>")]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) acquire: Acquire,
@@ -101,9 +105,10 @@ pub(crate) struct Run {
     #[arg(short = 'c', long = "command", value_name = "COMMAND", conflicts_with = "command")]
     pub(crate) shell_command: Option<OsString>,
 
-    /// The name of the lock
-    #[arg(add = ArgValueCompleter::new(completion::keys))]
-    pub(crate) key: String,
+    /// The names of the locks
+    #[arg(required = true, value_name = "KEY")]
+    #[arg(add = ArgValueCompleter::new(completion::keys_or_command))]
+    pub(crate) keys: Vec<String>,
 
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD", required_unless_present = "shell_command")]
@@ -132,7 +137,7 @@ pub(crate) struct Hold {
 }
 
 /// How a lock is acquired.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct Acquire {
     /// Wait at most this long for the lock, as in 500ms, 10s or 1m30s; the default is for ever
     ///
@@ -165,9 +170,21 @@ pub(crate) struct Acquire {
     #[arg(short, long)]
     pub(crate) verbose: bool,
 
-    /// Reserved: flock's flag for a shared lock
-    #[arg(short, long, hide = true)]
+    /// Hold the lock together with other shared holders, as readers do
+    ///
+    /// A lock that is not shared excludes all of them. Who waits is served in order.
+    #[arg(short, long, conflicts_with = "limit")]
     pub(crate) shared: bool,
+
+    /// Hold a permit of a semaphore: at most N permits are out together
+    ///
+    /// Every command states the limit itself; a key is a lock or a semaphore, not both.
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u32>,
+
+    /// How many permits to hold, all of them or none [default: 1]
+    #[arg(long, value_name = "K", requires = "limit")]
+    pub(crate) permits: Option<u32>,
 }
 
 /// List the locks that are held
@@ -310,7 +327,7 @@ fn wait_limit(text: &str) -> Result<Duration, tenure::Error> {
 }
 
 /// Parses a duration that is not zero.
-fn positive(text: &str) -> Result<Duration, String> {
+pub(crate) fn positive(text: &str) -> Result<Duration, String> {
     match tenure::duration(text) {
         Ok(Duration::ZERO) => Err("it has to be longer than nothing, as in 30s".to_owned()),
         Ok(duration) => Ok(duration),

@@ -35,6 +35,26 @@ pub(crate) fn keys(current: &OsStr) -> Vec<CompletionCandidate> {
     found.into_iter().filter(|key| is_plain(key)).map(CompletionCandidate::new).collect()
 }
 
+/// The held keys, or behind `--` a command: clap counts a word there as one more key.
+pub(crate) fn keys_or_command(current: &OsStr) -> Vec<CompletionCandidate> {
+    match place_in_command() {
+        Some(place) => Command.complete_at(place, current),
+        None => keys(current),
+    }
+}
+
+/// How many words stand between `--` and the word that is being completed; `None` before `--`.
+fn place_in_command() -> Option<usize> {
+    // The script of the shell puts a `--` of its own before the command line.
+    let words: Vec<OsString> =
+        std::env::args_os().skip_while(|word| word != "--").skip(1).collect();
+    let current = std::env::var("_CLAP_COMPLETE_INDEX").ok();
+    let current = current.and_then(|index| index.parse().ok());
+    let current = current.unwrap_or(words.len().saturating_sub(1));
+    let separator = words.get(..current)?.iter().position(|word| word == "--")?;
+    Some(current - separator - 1)
+}
+
 fn held_keys(prefix: &str) -> Option<Vec<String>> {
     let store = Store::find(url_of_command_line(), None).ok()?;
     let config = store.config().ok()?.outage(Duration::ZERO);

@@ -17,19 +17,25 @@ pub(crate) const CANNOT_EXECUTE: u8 = 126;
 pub(crate) const NOT_FOUND: u8 = 127;
 
 /// The verbs that run or hold, the ones that wait, and the ones with a server.
-const RUNS: &[&str] = &["run", "hold"];
+const RUNS: &[&str] = &["run", "hold", "elect"];
+const COMMANDS: &[&str] = &["run", "elect"];
 const WAITS: &[&str] = &["run", "hold", "wait"];
-const SERVER: &[&str] = &["run", "hold", "ls", "show", "evict", "wait", "doctor"];
+const SERVER: &[&str] = &["run", "hold", "elect", "ls", "show", "evict", "wait", "doctor"];
 const ALL: &[&str] = &[];
 
 /// Every exit code of the program, what it means, and which verbs have it: all, if none is named.
 pub(crate) const TABLE: &[(&str, &str, &[&str])] = &[
-    ("0", "done; `show`: the lock is held; `run`: the command exited with 0", ALL),
+    (
+        "0",
+        "done; `show`: the lock is held; `run`, `elect`: the command exited with 0; `elect --who`: \
+         there is a leader",
+        ALL,
+    ),
     (
         "1",
         "`show`: the lock is free; `evict`: that grant is not there, or the answer was no; \
-         `doctor`: a fault was found; `lab`: not as expected",
-        &["show", "evict", "doctor", "lab"],
+         `elect --who`: there is no leader; `doctor`: a fault was found; `lab`: not as expected",
+        &["show", "evict", "elect", "doctor", "lab"],
     ),
     ("2", "`lab`: inconclusive, the run was not able to show what it should", &["lab"]),
     ("3", "`lab`: skipped, the run cannot be played here", &["lab"]),
@@ -37,12 +43,21 @@ pub(crate) const TABLE: &[(&str, &str, &[&str])] = &[
     ("69", "unavailable: the server or store does not respond, check it, try again", SERVER),
     ("70", "internal: an error of tenure or of the machine", ALL),
     ("75", "busy: another client holds the lock and the wait limit has passed, try later", WAITS),
-    ("76", "lost: the lock was lost; `run`: the command was ended", RUNS),
+    (
+        "76",
+        "lost: the lock was lost; `run`: the command was ended; `elect`: with --once, or when it \
+         was to end anyway",
+        RUNS,
+    ),
     ("77", "denied: the server or the file system refuses, change rights or login", SERVER),
-    ("126", "`run`: the command was found but cannot be executed", &["run"]),
-    ("127", "`run`: the command was not found", &["run"]),
-    ("128+n", "signal n ended the wait for the lock; `run`: or it ended the command", RUNS),
-    ("other", "`run`: the command's own code", &["run"]),
+    ("126", "`run`, `elect`: the command was found but cannot be executed", COMMANDS),
+    ("127", "`run`, `elect`: the command was not found", COMMANDS),
+    (
+        "128+n",
+        "signal n ended the wait for the lock; `run`, `elect`: or it ended the command",
+        RUNS,
+    ),
+    ("other", "`run`, `elect`: the command's own code", COMMANDS),
 ];
 
 /// The exit codes of a verb, or of all, without what is said about other verbs.
@@ -50,7 +65,11 @@ pub(crate) fn of_verb(verb: Option<&str>) -> Vec<(&'static str, String)> {
     let Some(verb) = verb else {
         return TABLE.iter().map(|(code, meaning, _)| (*code, (*meaning).to_owned())).collect();
     };
-    let own = |part: &&str| !part.starts_with('`') || part.starts_with(&format!("`{verb}`"));
+    // A part begins with the verbs that it is about, as in "`run`, `elect`: …".
+    let own = |part: &&str| {
+        let about = part.split(": ").next().unwrap_or_default();
+        !part.starts_with('`') || about.contains(&format!("`{verb}"))
+    };
     let codes = TABLE.iter().filter(|(.., verbs)| verbs.is_empty() || verbs.contains(&verb));
     let meaning = |text: &str| text.split("; ").filter(own).collect::<Vec<_>>().join("; ");
     codes.map(|(code, text, _)| (*code, meaning(text))).collect()

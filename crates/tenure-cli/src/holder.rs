@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use tenure::{Holder, Waiter};
+use tenure::{Holder, Holding, Mode, Waiter};
 
 use crate::output::{Harmless, Short};
 
@@ -38,15 +38,53 @@ impl fmt::Display for HolderLine<'_> {
     }
 }
 
+/// All holders of a key in one line: the oldest, and how many others there are.
+pub(crate) struct HoldersLine<'a>(pub(crate) &'a Holding);
+
+impl fmt::Display for HoldersLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = u32::try_from(self.0.holders.len()).unwrap_or(u32::MAX);
+        write!(f, "{}{}", HolderLine(self.0.holder()), others(count))
+    }
+}
+
+/// What follows on the name of one of so many holders.
+pub(crate) fn others(holders: u32) -> String {
+    match holders {
+        0 | 1 => String::new(),
+        2 => " and 1 other".to_owned(),
+        n => format!(" and {} others", n - 1),
+    }
+}
+
+/// How a key is held: of permits also how many are out, and how many there may be.
+pub(crate) struct ModeOf<'a>(pub(crate) &'a Holding);
+
+impl fmt::Display for ModeOf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self.0.holder().mode {
+            mode @ Mode::Permits { of, .. } => {
+                let out: u32 = self.0.holders.iter().map(|holder| holder.mode.weight()).sum();
+                format!("{} {out}/{of}", mode.name())
+            }
+            mode => mode.name().to_owned(),
+        };
+        f.pad(&text)
+    }
+}
+
 /// A waiter in one line of text.
 pub(crate) struct WaiterLine<'a>(pub(crate) &'a Waiter);
 
 impl fmt::Display for WaiterLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_client(f, &self.0.owner, &self.0.host, self.0.pid)?;
-        match self.0.waiting_for {
-            Some(waiting_for) => write!(f, ", for {}", Short(waiting_for)),
-            None => Ok(()),
+        if let Some(waiting_for) = self.0.waiting_for {
+            write!(f, ", for {}", Short(waiting_for))?;
+        }
+        match self.0.mode {
+            Mode::Exclusive => Ok(()),
+            mode => write!(f, ", {mode}"),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::error::Error as _;
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
-use clap::{Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory};
 
 use crate::args::Args;
 use crate::exit;
@@ -42,13 +42,12 @@ fn explain(error: &Error, words: &[OsString]) -> (String, String) {
     let help = || help(words);
     let one_of = |kind: ContextKind| suggestion(&list(error, kind));
     match error.kind() {
+        ErrorKind::UnknownArgument if command_without_separator(words).is_some() => {
+            missing_separator(words)
+        }
         ErrorKind::UnknownArgument if argument.starts_with('-') => {
             let near = one_of(ContextKind::SuggestedArg);
             (format!("there is no flag `{argument}` here"), near.unwrap_or_else(help))
-        }
-        ErrorKind::UnknownArgument if lacks_separator(words) => {
-            let advice = format!("put `--` before the command, as in: … -- {argument} …");
-            (format!("`--` is missing before `{argument}`"), advice)
         }
         ErrorKind::UnknownArgument => (format!("`{argument}` is one argument too many"), help()),
         ErrorKind::InvalidSubcommand => {
@@ -61,6 +60,9 @@ fn explain(error: &Error, words: &[OsString]) -> (String, String) {
             (format!("there is no verb `{verb}`"), near.unwrap_or_else(help))
         }
         ErrorKind::MissingSubcommand => ("the verb is missing".to_owned(), help()),
+        ErrorKind::MissingRequiredArgument if command_without_separator(words).is_some() => {
+            missing_separator(words)
+        }
         ErrorKind::MissingRequiredArgument if argument.starts_with("<CMD>") => {
             ("the command is missing: <CMD>".to_owned(), COMMAND.to_owned())
         }
@@ -86,9 +88,48 @@ fn explain(error: &Error, words: &[OsString]) -> (String, String) {
     }
 }
 
-/// Whether this is a `run` without `--`: its first word too many is the command.
-fn lacks_separator(words: &[OsString]) -> bool {
-    verb(words).get_name() == "run" && !words.iter().any(|word| word == "--")
+fn missing_separator(words: &[OsString]) -> (String, String) {
+    let command = command_without_separator(words).unwrap_or_default();
+    let advice = format!("put `--` before the command, as in: … -- {command} …");
+    (format!("`--` is missing before `{command}`"), advice)
+}
+
+/// The first word of the command of a `run` or `elect` without `--` and `-c`: the one behind the
+/// key.
+fn command_without_separator(words: &[OsString]) -> Option<String> {
+    let verb = verb(words);
+    let runs = ["run", "elect"].contains(&verb.get_name());
+    if !runs || words.iter().any(|word| word == "--") {
+        return None;
+    }
+    let mut words = words.iter().filter_map(|word| word.to_str());
+    words.find(|word| *word == verb.get_name())?;
+    let mut positional = 0;
+    while let Some(word) = words.next() {
+        if !word.starts_with('-') {
+            positional += 1;
+            if positional == 2 {
+                return Some(word.to_owned());
+            }
+            continue;
+        }
+        let arg = verb.get_arguments().find(|arg| is_named(arg, word))?;
+        if arg.get_id() == "shell_command" {
+            return None;
+        }
+        if arg.get_action().takes_values() && word.len() > 1 && !word.contains('=') {
+            words.next();
+        }
+    }
+    None
+}
+
+/// Whether this word is that flag, alone or with its value behind `=`.
+fn is_named(arg: &Arg, word: &str) -> bool {
+    let name = word.split('=').next().unwrap_or(word);
+    let is_short = |short: char| name.strip_prefix('-') == Some(short.to_string().as_str());
+    let is_long = |long: &str| name.strip_prefix("--") == Some(long);
+    arg.get_short().is_some_and(is_short) || arg.get_long().is_some_and(is_long)
 }
 
 /// The definition of the verb that these words name, or of the program.

@@ -14,7 +14,7 @@ const PAGE: &str = include_str!("../../../docs/cli.md");
 #[test]
 fn every_flag_of_the_page_is_a_flag_of_the_program() {
     let mut help = String::new();
-    for verb in ["run", "hold", "ls", "show", "evict", "wait", "doctor", "lab"] {
+    for verb in ["run", "hold", "elect", "ls", "show", "evict", "wait", "doctor", "lab"] {
         help += &text(&output(&mut tenure(["help", verb])).stdout);
     }
     for verb in ["run", "matrix", "replay", "simulate"] {

@@ -41,6 +41,7 @@ fn a_shell_command_runs_under_the_lock() {
     let mut with_shell = store.tenure(["run", "k", "-c", "echo $0"]);
     let output = support::output(with_shell.env("SHELL", "/bin/false"));
     assert_eq!((code(&output), text(&output.stdout).as_str()), (0, "/bin/sh\n"));
+    assert_eq!(store.code(["run", "-s", "k", "-c", "true"]), 0, "flock's flag for a shared lock");
     let (code, lines) = refusal(&["run", "k", "-c", "true", "--", "true"]);
     assert!(code == 64 && lines[0].contains("cannot be used with"), "{lines:?}");
 }
@@ -56,16 +57,13 @@ fn a_number_that_is_no_time_is_refused() {
 }
 
 #[test]
-fn a_shared_lock_is_refused_and_not_granted_as_another() {
-    for flag in ["-s", "--shared"] {
-        let (code, lines) = refusal(&["run", flag, "k", "--", "true"]);
-        assert!(code == 64 && lines[0].contains("shared"), "{lines:?}");
-    }
-}
-
-#[test]
 fn a_missing_separator_is_named() {
-    for args in [&["run", "x", "sleep", "0"][..], &["run", "-n", "x", "make", "-j4"]] {
+    for args in [
+        &["run", "x", "sleep", "0"][..],
+        &["run", "-n", "x", "make", "-j4"],
+        &["run", "--ttl", "9s", "-w=1", "x", "make", "--jobs=4"],
+        &["elect", "--once", "x", "sleep", "0"],
+    ] {
         let (code, lines) = refusal(args);
         assert_eq!((code, lines.len()), (64, 2), "{lines:?}");
         assert!(lines[0].contains("`--` is missing before"), "{lines:?}");
@@ -73,8 +71,10 @@ fn a_missing_separator_is_named() {
     }
     let (_, lines) = refusal(&["show", "x", "sleep"]);
     assert!(lines[0].contains("too many"), "{lines:?}");
-    let (_, lines) = refusal(&["run", "x", "y", "--", "sleep"]);
+    let (_, lines) = refusal(&["elect", "x", "y", "--", "sleep"]);
     assert!(lines[0].contains("too many"), "{lines:?}");
+    let (_, lines) = refusal(&["run", "x", "y"]);
+    assert!(lines[0].contains("`--` is missing before `y`"), "{lines:?}");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn every_usage_error_has_the_same_two_lines() {
         (&["frobnicate"][..], "there is no verb `frobnicate`", "tenure --help"),
         (&["lst"], "there is no verb `lst`", "ls"),
         (&["run", "--no-wat", "k", "--", "true"], "no flag `--no-wat`", "--no-wait"),
-        (&["run", "--", "true"], "missing: <KEY>", "tenure run [OPTIONS] <KEY> -- <CMD>"),
+        (&["run", "--", "true"], "missing: <KEY>", "tenure run [OPTIONS] <KEY>... -- <CMD>"),
         (&["run", "k"], "<CMD>", "-- ./deploy.sh"),
         (&["run", "-w"], "`--wait <DUR>` needs a value", "tenure run --help"),
         (&["run", "-n", "-n", "k", "--", "true"], "more than once", "tenure run"),

@@ -215,8 +215,10 @@ fn the_manual_has_the_sections_of_a_manual() {
     for part in [
         "[-n|--no-wait]",
         "[-w|--wait DUR]",
-        "KEY -- CMD [ARG]...",
-        "KEY -c COMMAND",
+        "KEY...",
+        "-- CMD [ARG]...",
+        "-c COMMAND",
+        "[-s|--shared]",
         "EXAMPLES",
         "tenure run nightly-report -- ./report.sh",
         "EXIT STATUS",
@@ -249,14 +251,17 @@ fn held_keys_and_commands_are_completed() {
         assert_eq!((code(&output), text(&output.stderr).as_str()), (0, ""), "{words:?}");
         text(&output.stdout).lines().map(str::to_owned).collect()
     };
-    for verb in ["show", "evict", "wait", "status"] {
+    for verb in ["show", "evict", "wait", "status", "run", "elect"] {
         let keys = offered(&["tenure", verb, ""]);
         assert!(keys.starts_with(&["nightly".to_owned(), "orders/1".to_owned()]), "{keys:?}");
         assert!(!keys.iter().any(|key| key.contains('$')), "a shell would execute it: {keys:?}");
         assert_eq!(offered(&["tenure", verb, "ord"]), ["orders/1"]);
     }
-    assert!(offered(&["tenure", "run", "k", "--", "slee"]).contains(&"sleep".to_owned()));
-    assert_eq!(offered(&["tenure", "run", "k", "--", "sh", "/de"]), ["/dev/"]);
+    assert_eq!(offered(&["tenure", "run", "nightly", "ord"]), ["orders/1"]);
+    for verb in ["run", "elect"] {
+        assert!(offered(&["tenure", verb, "k", "--", "slee"]).contains(&"sleep".to_owned()));
+        assert_eq!(offered(&["tenure", verb, "k", "--", "sh", "/de"]), ["/dev/"]);
+    }
     let dead = offered(&["tenure", "--url", "redis://127.0.0.1:1", "show", "o"]);
     assert_eq!(dead, Vec::<String>::new(), "a dead server offers nothing, without a word");
     assert_eq!(offered(&["tenure", "stat"]), ["status"]);

@@ -31,6 +31,8 @@ mod pages {
     struct Connections;
     #[doc = include_str!("../../../docs/modes.md")]
     struct ModesPage;
+    #[doc = include_str!("../../../docs/election.md")]
+    struct Election;
     #[doc = include_str!("../../../docs/faq.md")]
     struct Faq;
     #[doc = include_str!("../../../docs/fencing.md")]

@@ -21,19 +21,27 @@
 //! # Ok::<(), tenure::Error>(())
 //! ```
 
-use std::pin::pin;
+mod election;
+mod lock_set;
+mod semaphore;
+mod wait;
+
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 use std::time::Duration;
 
 use crate::backend::{Attempt, Busy, Holding, Info, Lost, LostReason};
 use crate::config::Config;
+use crate::engine::ClientRef;
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::key::Key;
 use crate::lease::Lease;
 use crate::token::FencingToken;
+
+pub use self::election::{Election, Observer};
+pub use self::lock_set::{GuardSet, LockSet};
+pub use self::semaphore::{Permit, Semaphore};
+pub(crate) use self::wait::wait;
 
 /// Connects to the server of this URL. See [`tenure::connect`](crate::connect).
 ///
@@ -90,6 +98,26 @@ impl Client {
     /// The lock with this key. An invalid key is reported by the first method that is called.
     pub fn lock<K: TryInto<Key, Error: Into<Error>>>(&self, key: K) -> Lock {
         Lock(self.0.lock(key))
+    }
+
+    /// The set of the locks with these keys: they are acquired together, all of them or none.
+    pub fn lock_all<I>(&self, keys: I) -> LockSet
+    where
+        I: IntoIterator<Item: TryInto<Key, Error: Into<Error>>>,
+    {
+        LockSet(self.0.lock_all(keys))
+    }
+
+    /// The semaphore with this key: at most `limit` permits are out together, over all clients.
+    #[doc(alias("permits", "concurrency"))]
+    pub fn semaphore<K: TryInto<Key, Error: Into<Error>>>(&self, key: K, limit: u32) -> Semaphore {
+        Semaphore(self.0.semaphore(key, limit))
+    }
+
+    /// The election with this key: one leader at a time, over all clients.
+    #[doc(alias("leader", "leadership"))]
+    pub fn election<K: TryInto<Key, Error: Into<Error>>>(&self, key: K) -> Election {
+        Election { election: self.0.election(key), client: self.clone() }
     }
 
     /// A client that puts a prefix before every key and removes it from keys that it returns.
@@ -309,13 +337,17 @@ impl Guard {
 
     /// Calls this function, on a thread of its own, if the lock is lost. A release is not a loss.
     pub fn on_lost(&self, f: impl FnOnce(&Lost) + Send + 'static) {
-        let lease = self.lease().clone();
-        self.0.client_ref().inner.executor.spawn(async move {
-            let lost = lease.lost().await;
-            if lost.reason() != LostReason::Released {
-                tokio::task::spawn_blocking(move || f(&lost));
-            }
-        });
+        call_when_lost(self.0.client_ref(), self.0.lost(), f);
+    }
+
+    /// Makes an exclusive lock shared, without letting it go. See
+    /// [`Guard::downgrade`](crate::Guard::downgrade).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Guard::downgrade`](crate::Guard::downgrade).
+    pub fn downgrade(&mut self) -> Result<()> {
+        wait(self.0.downgrade())
     }
 
     /// Releases the lock and waits until the server has confirmed it.
@@ -329,24 +361,16 @@ impl Guard {
     }
 }
 
-/// Waits for a future on this thread. The futures of this crate await only channels, so that no
-/// runtime is needed.
-pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return output;
+/// Calls this function, on a thread of its own, when something was lost and not released.
+fn call_when_lost(
+    client_ref: &Arc<ClientRef>,
+    lost: impl Future<Output = Lost> + Send + 'static,
+    f: impl FnOnce(&Lost) + Send + 'static,
+) {
+    client_ref.inner.executor.spawn(async move {
+        let lost = lost.await;
+        if lost.reason() != LostReason::Released {
+            tokio::task::spawn_blocking(move || f(&lost));
         }
-        std::thread::park();
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
+    });
 }

@@ -6,12 +6,14 @@ use std::time::Duration;
 use futures_util::StreamExt;
 
 use crate::backend::{HolderInfo, Holding, Info, LostReason, Scope};
+use crate::election::Election;
 use crate::engine::releaser::{self, Releaser};
 use crate::engine::{ClientInner, ClientRef};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use crate::key::Key;
 use crate::lock::Lock;
+use crate::lock_set::LockSet;
 use crate::semaphore::Semaphore;
 
 /// A client of one server. Cheap to clone; all clones share connections and background tasks. When
@@ -65,6 +67,34 @@ impl Client {
     #[doc(alias("permits", "rate", "concurrency"))]
     pub fn semaphore<K: TryInto<Key, Error: Into<Error>>>(&self, key: K, limit: u32) -> Semaphore {
         Semaphore::new(self.lock(key), limit)
+    }
+
+    /// The set of the locks with these keys: they are acquired together, all of them or none.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> tenure::Result<()> {
+    /// let locks = tenure::connect("memory:").await?;
+    /// let both = locks.lock_all(["accounts/7", "accounts/3"]).acquire().await?;
+    /// let moved = both.while_held(async { both.token("accounts/3") }).await??;
+    /// assert_eq!(moved, both.token("accounts/3")?);
+    /// both.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("multi_lock", "lock_many", "acquire_all"))]
+    pub fn lock_all<I>(&self, keys: I) -> LockSet
+    where
+        I: IntoIterator<Item: TryInto<Key, Error: Into<Error>>>,
+    {
+        keys.into_iter().map(|key| self.lock(key)).collect()
+    }
+
+    /// The election with this key: one leader at a time, over all clients. It is the lock with this
+    /// key, seen as an office.
+    #[doc(alias("leader", "leadership", "leader_election", "campaign"))]
+    pub fn election<K: TryInto<Key, Error: Into<Error>>>(&self, key: K) -> Election {
+        Election::new(self.lock(key))
     }
 
     /// A client that puts a prefix before every key and removes it from keys that it returns. It

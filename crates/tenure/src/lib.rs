@@ -28,6 +28,10 @@
 //! | the lock soon, or the name of its holder | [`Lock::acquire_within`] |
 //! | the lock now or not at all | [`Lock::try_acquire`] |
 //! | the lock again, further down the call chain | [`Lock::reentrant`] |
+//! | the lock together with other readers | [`Lock::shared`] |
+//! | at most so many at a time | [`Client::semaphore`] |
+//! | several locks, all of them or none | [`Client::lock_all`] |
+//! | one leader at a time, and who it is | [`Client::election`] |
 //! | no async | [`blocking`] |
 //! | a client although the server is not there yet | [`connect_lazy`] |
 //! | a response of an HTTP service for an error | [`ErrorKind`] has a table |
@@ -108,6 +112,7 @@ pub mod backends;
 pub mod blocking;
 mod client;
 mod config;
+mod election;
 mod engine;
 mod error;
 mod event;
@@ -120,6 +125,7 @@ pub mod layers;
 mod lazy;
 mod lease;
 mod lock;
+mod lock_set;
 mod reentrant;
 mod semaphore;
 #[cfg(feature = "serde")]
@@ -131,6 +137,7 @@ pub use backend::Backend;
 pub use backend::{Attempt, Busy, Holder, Holding, Lost, LostReason, Mode, Waiter};
 pub use client::Client;
 pub use config::Config;
+pub use election::{Election, Leader, Observer};
 pub use error::{Error, ErrorKind, Result};
 pub use event::Event;
 pub use finding::{Finding, Severity};
@@ -139,6 +146,7 @@ pub use hosted::Hosted;
 pub use key::Key;
 pub use lease::Lease;
 pub use lock::Lock;
+pub use lock_set::{GuardSet, LockSet};
 pub use reentrant::Reentrant;
 pub use semaphore::{Permit, Semaphore};
 pub use support::credentials::Credentials;

@@ -346,7 +346,7 @@ impl Lock {
         async move { acquire(client_ref, params?).await }
     }
 
-    fn acquire_params(&self, wait_limit: WaitLimit) -> Result<AcquireParams> {
+    pub(crate) fn acquire_params(&self, wait_limit: WaitLimit) -> Result<AcquireParams> {
         let (key, mut claim) = self.claim()?;
         claim.waits = !matches!(wait_limit, WaitLimit::None);
         claim.fixed = !self.params.renews;
@@ -371,7 +371,7 @@ impl Lock {
     }
 
     /// The key as the caller knows it, and a claim to it.
-    fn claim(&self) -> Result<(Key, Claim)> {
+    pub(crate) fn claim(&self) -> Result<(Key, Claim)> {
         let inner = self.client.inner();
         let ttl = self.params.ttl;
         inner.info.check_ttl(ttl)?;

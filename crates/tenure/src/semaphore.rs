@@ -1,8 +1,10 @@
 //! A semaphore: at most so many permits are out together, over all clients.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{Attempt, Busy, Lost, Mode};
+use crate::engine::ClientRef;
 use crate::error::Result;
 use crate::guard::Guard;
 use crate::lease::Lease;
@@ -151,6 +153,10 @@ impl Permit {
     /// How many permits these are.
     pub fn permits(&self) -> u32 {
         self.guard.mode().weight()
+    }
+
+    pub(crate) fn client_ref(&self) -> &Arc<ClientRef> {
+        self.guard.client_ref()
     }
 
     /// The time left, by the client's own clock and without a request.

@@ -4,7 +4,7 @@
 use std::io::{BufRead, IsTerminal};
 use std::time::{Duration, Instant};
 
-use tenure::{FencingToken, Holding, Key, blocking};
+use tenure::{FencingToken, Holder, Holding, Key, blocking};
 
 use super::end_holder;
 use crate::args::Evict;
@@ -25,9 +25,9 @@ pub(super) fn run(client: &blocking::Client, args: &Evict) -> Result<u8, Failure
         None => current(&key, holding.as_ref(), args.yes)?,
     };
     if let Some(limit) = args.ask {
-        let holding = holding.filter(|holding| holding.holder().token == Some(token));
-        let Some(holding) = holding else { return Err(absent(&lock, &key, token)) };
-        end_holder::tell_to_end(holding.holder())?;
+        let holder = holding.as_ref().and_then(|holding| holder_with(holding, token));
+        let Some(holder) = holder else { return Err(absent(&lock, &key, token)) };
+        end_holder::tell_to_end(holder)?;
         if until_released(&lock, token, limit)? {
             return Ok(exit::DONE);
         }
@@ -39,11 +39,22 @@ pub(super) fn run(client: &blocking::Client, args: &Evict) -> Result<u8, Failure
     Err(absent(&lock, &key, token))
 }
 
+/// The holder whose grant has this token.
+fn holder_with(holding: &Holding, token: FencingToken) -> Option<&Holder> {
+    holding.holders.iter().find(|holder| holder.token == Some(token))
+}
+
 /// The grant with this token is not there.
 fn absent(lock: &blocking::Lock, key: &Key, token: FencingToken) -> Failure {
-    let now = match lock.status().map(|holding| holding.map(|holding| holding.holder().token)) {
-        Ok(Some(Some(token))) => format!("it is held with token {token}"),
-        Ok(Some(None)) => "its token is not known".to_owned(),
+    let now = match lock.status() {
+        Ok(Some(holding)) => {
+            let tokens = holding.holders.iter().filter_map(|holder| holder.token);
+            let tokens: Vec<_> = tokens.map(|token| token.to_string()).collect();
+            match &tokens[..] {
+                [] => "its token is not known".to_owned(),
+                tokens => format!("it is held with token {}", tokens.join(", ")),
+            }
+        }
         Ok(None) => "it is free".to_owned(),
         Err(error) => return error.into(),
     };
@@ -57,6 +68,11 @@ fn current(key: &Key, holding: Option<&Holding>, yes: bool) -> Result<FencingTok
         let advice = "see what is held with `tenure ls`";
         return Err(Failure::new(exit::NO, format!("`{key}` is free"), advice));
     };
+    if let Some(several) = holding.filter(|holding| holding.holders.len() > 1) {
+        let message = format!("`{key}` has {} holders", several.holders.len());
+        let advice = "name one by its token, which `tenure show KEY` prints";
+        return Err(Failure::new(exit::USAGE, message, advice));
+    }
     let Some(token) = holder.token else {
         let message = format!("the server does not report the token of `{key}`");
         return Err(Failure::new(exit::USAGE, message, "end its holder itself"));
@@ -94,7 +110,7 @@ fn until_released(
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
         // The queue may pass the lock on, so that it is never seen free.
-        if lock.status()?.is_none_or(|holding| holding.holder().token != Some(token)) {
+        if lock.status()?.is_none_or(|holding| holder_with(&holding, token).is_none()) {
             return Ok(true);
         }
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));

@@ -22,8 +22,8 @@ pub(super) fn run(args: &Help) -> Result<u8, Failure> {
 pub(super) fn verb(program: &Command, name: &str) -> Result<Command, Failure> {
     program.find_subcommand(name).cloned().ok_or_else(|| {
         let message = format!("there is no help on `{}`", Harmless(name));
-        let advice = "run, hold, ls, show, evict, wait, doctor, lab, schema, completions, man, \
-                      help, exit-codes";
+        let advice = "run, hold, elect, ls, show, evict, wait, doctor, lab, schema, completions, \
+                      man, help, exit-codes";
         Failure::new(exit::USAGE, message, advice)
     })
 }

@@ -9,6 +9,6 @@ use crate::store::Store;
 const OWNER: &str = "tenure-hold";
 
 pub(super) fn run(store: &Store, args: Hold) -> Result<u8, Failure> {
-    let job = super::run::job(store, &args.key, args.acquire, OWNER)?;
+    let job = super::run::job(store, &[args.key], args.acquire, OWNER)?;
     runner::run(&Job { json: args.json, ..job })
 }

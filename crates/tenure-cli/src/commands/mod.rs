@@ -2,6 +2,7 @@
 
 mod completions;
 mod doctor;
+pub(crate) mod elect;
 mod end_holder;
 mod evict;
 mod help;
@@ -31,6 +32,7 @@ pub(crate) fn run(args: Args) -> Result<u8, Failure> {
     match args.verb {
         Verb::Run(args) => run::run(&store()?, reach, args),
         Verb::Hold(args) => hold::run(&store()?, args),
+        Verb::Elect(args) => elect::run(&store()?, reach, args),
         Verb::Ls(args) => ls::run(&connect(&store()?)?, &args),
         Verb::Show(args) => show::run(&connect(&store()?)?, &args),
         Verb::Evict(args) => evict::run(&connect(&store()?)?, &args),

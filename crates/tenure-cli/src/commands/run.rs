@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::Key;
+use tenure::{Key, Mode};
 
 use crate::args::{Acquire, Reach, Run};
 use crate::exit;
@@ -20,7 +20,7 @@ const DEFAULT_TTL: Duration = Duration::from_secs(30);
 pub(super) fn run(store: &Store, reach: Option<Reach>, args: Run) -> Result<u8, Failure> {
     let command = command(args.shell_command, args.command)?;
     let owner = file_name(&command.program);
-    let job = job(store, &args.key, args.acquire, &owner)?;
+    let job = job(store, &args.keys, args.acquire, &owner)?;
     runner::run(&Job {
         url: with_inherited_liveness_file(&job.url),
         environment: environment(store, reach),
@@ -34,8 +34,15 @@ pub(super) fn run(store: &Store, reach: Option<Reach>, args: Run) -> Result<u8, 
 
 /// Checks key, flags and URL, and makes a job without a command of them. Whatever is wrong is
 /// refused here, before a process is forked.
-pub(super) fn job(store: &Store, key: &str, acquire: Acquire, owner: &str) -> Result<Job, Failure> {
-    let key = Key::new(key)?;
+pub(super) fn job(
+    store: &Store,
+    keys: &[String],
+    acquire: Acquire,
+    owner: &str,
+) -> Result<Job, Failure> {
+    let keys = keys.iter().map(Key::new).collect::<Result<Vec<_>, _>>()?;
+    refuse_twice(&keys)?;
+    let mode = mode(&acquire)?;
     let url = store.url.as_str();
     store.config()?;
     if scheme(url) == "memory" {
@@ -43,17 +50,14 @@ pub(super) fn job(store: &Store, key: &str, acquire: Acquire, owner: &str) -> Re
         let advice = "name a server with --url, or `sqlite:` for this machine alone";
         return Err(Failure::new(exit::USAGE, message, advice));
     }
-    if acquire.shared {
-        let message = "there are no shared locks yet: every lock excludes all others";
-        return Err(Failure::new(exit::USAGE, message, "leave -s out"));
-    }
     Ok(Job {
         lease: lease(url, acquire.ttl)?,
         url: url.to_owned(),
         environment: Vec::new(),
         source: store.source.clone(),
         owner: (!has_option(url, "owner")).then(|| owner.to_owned()),
-        key,
+        keys,
+        mode,
         wait_limit: match acquire.wait {
             _ if acquire.no_wait => WaitLimit::NoWait,
             Some(limit) => WaitLimit::Within(limit),
@@ -67,13 +71,35 @@ pub(super) fn job(store: &Store, key: &str, acquire: Acquire, owner: &str) -> Re
         busy_exit: acquire.busy_exit,
         json: false,
         verbose: acquire.verbose,
+        elects: false,
+        again: false,
         command: None,
+    })
+}
+
+/// A set of locks has each key once.
+fn refuse_twice(keys: &[Key]) -> Result<(), Failure> {
+    let twice = keys.iter().enumerate().find(|(at, key)| keys[..*at].contains(key));
+    let Some((_, key)) = twice else { return Ok(()) };
+    let message = format!("`{key}` is given twice");
+    Err(Failure::new(exit::USAGE, message, "name each lock once"))
+}
+
+/// How the locks are held.
+fn mode(acquire: &Acquire) -> Result<Mode, Failure> {
+    Ok(match acquire.limit {
+        Some(limit) => Mode::permits(acquire.permits.unwrap_or(1), limit)?,
+        None if acquire.shared => Mode::Shared,
+        None => Mode::Exclusive,
     })
 }
 
 /// The program to start, and its arguments. The shell of `-c` does not depend on `$SHELL`: a job
 /// must not change with the user who starts it.
-fn command(shell_command: Option<OsString>, command: Vec<OsString>) -> Result<Command, Failure> {
+pub(super) fn command(
+    shell_command: Option<OsString>,
+    command: Vec<OsString>,
+) -> Result<Command, Failure> {
     if let Some(text) = shell_command {
         return Ok(Command { program: "/bin/sh".into(), arguments: vec!["-c".into(), text] });
     }
@@ -86,7 +112,7 @@ fn command(shell_command: Option<OsString>, command: Vec<OsString>) -> Result<Co
 
 /// For the embedded store: the command inherits the descriptor of the liveness file. Otherwise the
 /// lock of a killed supervisor would be free for the microseconds in which its command still runs.
-fn with_inherited_liveness_file(url: &str) -> String {
+pub(super) fn with_inherited_liveness_file(url: &str) -> String {
     if scheme(url) != "sqlite" || has_option(url, "inherit") {
         return url.to_owned();
     }
@@ -95,7 +121,7 @@ fn with_inherited_liveness_file(url: &str) -> String {
 }
 
 /// The variables with which a `tenure` inside the command locks in the same store.
-fn environment(store: &Store, reach: Option<Reach>) -> Vec<(&'static str, String)> {
+pub(super) fn environment(store: &Store, reach: Option<Reach>) -> Vec<(&'static str, String)> {
     let url = store.url_for_command().map(|url| ("TENURE_URL", url));
     let reach = (reach == Some(Reach::Network)).then(|| ("TENURE_REACH", "network".to_owned()));
     url.into_iter().chain(reach).collect()
@@ -120,7 +146,7 @@ fn lease(url: &str, ttl: Option<Duration>) -> Result<Lease, Failure> {
 
 /// The name of the holder that other clients see: the command's file name. Its arguments may
 /// contain secrets.
-fn file_name(program: &std::ffi::OsStr) -> String {
+pub(super) fn file_name(program: &std::ffi::OsStr) -> String {
     let name = Path::new(program).file_name().unwrap_or(program);
     name.to_string_lossy().into_owned()
 }

@@ -9,7 +9,7 @@ use tenure::Key;
 use crate::args::Wait;
 use crate::exit;
 use crate::failure::Failure;
-use crate::holder::HolderLine;
+use crate::holder::HoldersLine;
 use crate::output;
 use crate::store::{MIN_RESPONSE_TIME, Store, duration_option, outage_within};
 use crate::waiting::within;
@@ -31,7 +31,7 @@ pub(super) fn run(store: &Store, args: &Wait) -> Result<u8, Failure> {
     let lock = client.lock(&key);
     let holding = within(responded, lock.status()).ok_or_else(Failure::no_response)??;
     let Some(holding) = holding else { return Ok(exit::DONE) };
-    let holder = HolderLine(holding.holder());
+    let holder = HoldersLine(&holding);
     let mut free = pin!(lock.until_free());
     let read_along = args.verbose || std::io::stderr().is_terminal();
     let report_at = Instant::now() + if read_along { Duration::ZERO } else { LONG_WAIT };

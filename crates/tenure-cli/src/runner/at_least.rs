@@ -4,11 +4,11 @@
 //! Other machines that start the same job must find the lock held. So nothing that happens to the
 //! launcher shortens that time: if it receives a signal to exit, or is killed, the supervisor goes
 //! on in the background and renews the lock. If the supervisor dies as well, the server keeps the
-//! lock, because the lease is at least as long (see `Supervisor::lock`).
+//! lock, because the lease is at least as long (see `locks`).
 
 use std::time::Duration;
 
-use tenure::Guard;
+use tenure::GuardSet;
 
 use super::channel::ToLauncher;
 use super::clock::{self, Moment};
@@ -25,20 +25,20 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// command's exit code.
 pub(super) fn keep(
     events: &mut EventLoop,
-    guard: &Guard,
+    held: &GuardSet,
     reporter: &Reporter,
     until: Moment,
     ending: &Ending,
 ) -> bool {
     let left = until.saturating_sub(clock::now());
-    if left.is_zero() || guard.check().is_err() {
+    if left.is_zero() || held.check().is_err() {
         return false;
     }
     events.send(ToLauncher::Kept(ending.code.into()));
     reporter.kept(ending.code, left);
     let mut detached = false;
     while clock::now() < until {
-        if let Err(lost) = guard.check() {
+        if let Err(lost) = held.check() {
             let reason = LossText::from(lost.reason()).text;
             reporter.warn(&format!("the lock was lost before --at-least had passed: {reason}"));
             break;

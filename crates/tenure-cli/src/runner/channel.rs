@@ -36,6 +36,8 @@ pub(super) enum ToLauncher {
     Started(i32),
     /// This signal stopped the command.
     Stopped(i32),
+    /// The lock was lost, and its command has ended: the lock is waited for again (`tenure elect`).
+    Waiting,
 }
 
 /// One end of the channel, which sends `S` and receives `R`.
@@ -126,6 +128,7 @@ impl Message for ToLauncher {
             ToLauncher::Detach(code) => (b'L', code),
             ToLauncher::Started(group) => (b'P', group),
             ToLauncher::Stopped(signal) => (b'Z', signal),
+            ToLauncher::Waiting => (b'W', 0),
         }
     }
 
@@ -137,6 +140,7 @@ impl Message for ToLauncher {
             b'L' => Some(ToLauncher::Detach(number)),
             b'P' => Some(ToLauncher::Started(number)),
             b'Z' => Some(ToLauncher::Stopped(number)),
+            b'W' => Some(ToLauncher::Waiting),
             _ => None,
         }
     }

@@ -46,6 +46,7 @@ pub(super) struct EventLoop {
     timer: Timer,
     waker: Arc<LoopWaker>,
     exit_requested: bool,
+    stop_requested: bool,
     input_ended: bool,
 }
 
@@ -58,6 +59,7 @@ impl EventLoop {
             timer: Timer::new()?,
             waker: Arc::new(LoopWaker(waker)),
             exit_requested: false,
+            stop_requested: false,
             input_ended: false,
         })
     }
@@ -70,6 +72,11 @@ impl EventLoop {
     /// Whether the launcher has ever received a signal that requests a program to exit.
     pub(super) fn exit_requested(&self) -> bool {
         self.exit_requested
+    }
+
+    /// Whether one of these signals was more than a HUP, at which services read their files again.
+    pub(super) fn stop_requested(&self) -> bool {
+        self.stop_requested
     }
 
     /// Whether the input of `tenure hold` has ended.
@@ -118,8 +125,10 @@ impl EventLoop {
         }
         match self.launcher.as_ref().map(Endpoint::next) {
             Some(Received::Message(message)) => {
-                self.exit_requested |=
-                    matches!(message, ToSupervisor::Signal(signal) if requests_exit(signal));
+                if let ToSupervisor::Signal(signal) = message {
+                    self.exit_requested |= requests_exit(signal);
+                    self.stop_requested |= requests_exit(signal) && signal != libc::SIGHUP;
+                }
                 self.input_ended |= message == ToSupervisor::InputEnded;
                 return Some(LoopEvent::Launcher(message));
             }

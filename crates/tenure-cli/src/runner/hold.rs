@@ -7,7 +7,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use tenure::Guard;
+use tenure::GuardSet;
 
 use super::channel::ToLauncher;
 use super::clock;
@@ -15,7 +15,7 @@ use super::event_loop::EventLoop;
 use super::lease_end::LeaseEnd;
 use super::monitor::Outcome;
 use super::process_tree::{self, Reaped};
-use super::reporter::{LossText, Reporter};
+use super::reporter::Reporter;
 use crate::exit;
 
 /// How often the clock is read if events cannot be waited for.
@@ -25,21 +25,21 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// ended, or it is lost.
 pub(super) fn until_end(
     events: &mut EventLoop,
-    guard: &Guard,
+    held: &GuardSet,
     reporter: &Reporter,
     deadline: &'static AtomicU64,
     waited: Duration,
 ) -> Outcome {
-    let mut lease = LeaseEnd::new(guard, deadline);
+    let mut lease = LeaseEnd::new(held, deadline);
     // From here on the launcher watches the deadline, which is set.
     events.send(ToLauncher::Held);
     // Only now: after the token was printed, the exit code has to tell of every loss.
-    reporter.acquired(guard.token(), waited);
+    reporter.acquired(held, waited);
     loop {
         let lost = lease.read();
         let not_renewed = clock::now() >= lease.give_up_at();
-        if let Some(loss) = lost.or(not_renewed.then_some(LossText::NOT_RENEWED)) {
-            reporter.lost(guard.token(), &loss);
+        if let Some(loss) = lost.or_else(|| not_renewed.then(|| lease.not_renewed())) {
+            reporter.lost(&loss);
             return Outcome::Lost;
         }
         if events.input_ended() {

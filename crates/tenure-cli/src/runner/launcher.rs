@@ -170,6 +170,10 @@ impl Launcher<'_> {
             }
             ToLauncher::Detach(code) => self.exit = Some((exit_code(code), clock::now())),
             ToLauncher::Started(group) => self.group = Pid::from_raw(group),
+            ToLauncher::Waiting => {
+                // No process works under a lock now, and the group's number may be used again.
+                (self.held, self.group, self.wants_terminal) = (false, None, false);
+            }
             ToLauncher::Stopped(signal) => {
                 if let Some(signal) = Signal::from_named_raw(signal) {
                     self.on_command_stopped(signal);

@@ -1,17 +1,17 @@
-//! When a lease ends, as this process sees it, and the moments before its end at which it has to be
-//! given up.
+//! When the lease of the held locks ends, as this process sees it, and the moments before its end
+//! at which it has to be given up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure::Guard;
+use tenure::{GuardSet, Lease};
 
 use super::clock::{self, Moment};
-use super::reporter::LossText;
+use super::reporter::{Loss, LossText};
 
-/// The end of the lease of a held lock.
+/// The end of the lease of the held locks: of several the first.
 pub(super) struct LeaseEnd<'a> {
-    guard: &'a Guard,
+    held: &'a GuardSet,
     deadline: &'static AtomicU64,
     end: Moment,
     /// The longest time left that was ever read: the ttl, whichever of flag, URL and default set
@@ -21,16 +21,16 @@ pub(super) struct LeaseEnd<'a> {
 
 impl<'a> LeaseEnd<'a> {
     /// Reads the lease and publishes the launcher's deadline.
-    pub(super) fn new(guard: &'a Guard, deadline: &'static AtomicU64) -> LeaseEnd<'a> {
-        let mut lease = LeaseEnd { guard, deadline, end: clock::now(), ttl: Duration::ZERO };
+    pub(super) fn new(held: &'a GuardSet, deadline: &'static AtomicU64) -> LeaseEnd<'a> {
+        let mut lease = LeaseEnd { held, deadline, end: clock::now(), ttl: Duration::ZERO };
         lease.read();
         lease
     }
 
-    /// Reads the end of the lease and publishes the launcher's deadline. Returns the reason if the
-    /// lock is lost.
-    pub(super) fn read(&mut self) -> Option<LossText> {
-        match self.guard.check() {
+    /// Reads the end of the lease and publishes the launcher's deadline. Returns the loss if a lock
+    /// is lost.
+    pub(super) fn read(&mut self) -> Option<Loss> {
+        match self.held.check() {
             Ok(left) => {
                 self.ttl = self.ttl.max(left);
                 self.end = clock::now() + left;
@@ -38,8 +38,14 @@ impl<'a> LeaseEnd<'a> {
                 self.deadline.store(u64::try_from(at).unwrap_or(u64::MAX), Ordering::Release);
                 None
             }
-            Err(lost) => Some(lost.reason().into()),
+            Err(lost) => Some(lost.into()),
         }
+    }
+
+    /// The loss of the lock whose lease ends first: it could not be renewed.
+    pub(super) fn not_renewed(&self) -> Loss {
+        let left = |lease: &&Lease| lease.check().unwrap_or_default();
+        Loss::new(self.held.leases().min_by_key(left), LossText::NOT_RENEWED)
     }
 
     /// When a lease that was not renewed is given up.

@@ -17,6 +17,7 @@
 //! | `launcher` | the process that the shell started: signals, job control, exit code |
 //! | `supervisor` | the process that acquires, renews and releases the lock |
 //! | `spawn` | starts the command |
+//! | `locks` | the locks of a job, as one set |
 //! | `monitor` | watches lease and command, and ends the command in time |
 //! | `at_least` | keeps the lock after the command has ended, for `--at-least` |
 //! | `hold` | holds the lock without a command, for `tenure hold` |
@@ -45,6 +46,8 @@ mod launcher;
 #[cfg(target_os = "linux")]
 mod lease_end;
 #[cfg(target_os = "linux")]
+mod locks;
+#[cfg(target_os = "linux")]
 mod monitor;
 #[cfg(target_os = "linux")]
 mod process_tree;
@@ -64,7 +67,7 @@ mod terminal;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use tenure::Key;
+use tenure::{Key, Mode};
 
 use crate::store::Source;
 
@@ -82,7 +85,10 @@ pub(crate) struct Job {
     pub(crate) source: Source,
     /// The name of the holder that other clients see; `None` if the URL names it.
     pub(crate) owner: Option<String>,
-    pub(crate) key: Key,
+    /// In the order of the command line.
+    pub(crate) keys: Vec<Key>,
+    /// How each of them is held.
+    pub(crate) mode: Mode,
     pub(crate) wait_limit: WaitLimit,
     /// The option `outage` of the URL: how long to retry an unreachable server.
     pub(crate) outage: Option<Duration>,
@@ -98,6 +104,10 @@ pub(crate) struct Job {
     pub(crate) json: bool,
     /// Report also without a terminal what is reported on one, and more.
     pub(crate) verbose: bool,
+    /// Whether this is `tenure elect`.
+    pub(crate) elects: bool,
+    /// Whether the command is started again when the lock was lost and is acquired again.
+    pub(crate) again: bool,
     /// `None` for `tenure hold`: the lock is held until the input ends, or until a signal.
     pub(crate) command: Option<Command>,
 }

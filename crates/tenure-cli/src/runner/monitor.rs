@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitStatus};
-use tenure::Guard;
+use tenure::{GuardSet, Lease};
 
 use super::Ending;
 use super::channel::{ToLauncher, ToSupervisor};
@@ -25,7 +25,7 @@ use super::clock::{self, Moment};
 use super::event_loop::{EventLoop, LoopEvent};
 use super::lease_end::LeaseEnd;
 use super::process_tree::{self, Reaped};
-use super::reporter::{LossText, Reporter};
+use super::reporter::{Loss, LossText, Reporter};
 use super::signals::needs_continue;
 use crate::exit;
 
@@ -56,7 +56,7 @@ impl Outcome {
 
 /// The lease as this process sees it, and what is done about it.
 pub(super) struct Monitor<'a> {
-    guard: &'a Guard,
+    held: &'a GuardSet,
     reporter: &'a Reporter,
     lease: LeaseEnd<'a>,
     max_hold_end: Option<Moment>,
@@ -68,16 +68,16 @@ pub(super) struct Monitor<'a> {
 
 impl<'a> Monitor<'a> {
     pub(super) fn new(
-        guard: &'a Guard,
+        held: &'a GuardSet,
         reporter: &'a Reporter,
         deadline: &'static AtomicU64,
         max_hold: Option<Duration>,
     ) -> Monitor<'a> {
         let now = clock::now();
         Monitor {
-            guard,
+            held,
             reporter,
-            lease: LeaseEnd::new(guard, deadline),
+            lease: LeaseEnd::new(held, deadline),
             max_hold_end: max_hold.and_then(|limit| now.checked_add(limit)),
             kill_at: None,
             status: None,
@@ -135,9 +135,11 @@ impl<'a> Monitor<'a> {
             if let Some(loss) = lost {
                 self.terminate(command, &loss, after_grace);
             } else if now >= self.lease.give_up_at() {
-                self.terminate(command, &LossText::NOT_RENEWED, last_moment);
+                let loss = self.lease.not_renewed();
+                self.terminate(command, &loss, last_moment);
             } else if self.max_hold_end.is_some_and(|end| now >= end) {
-                self.terminate(command, &LossText::MAX_HOLD, after_grace);
+                let loss = Loss::new(only(self.held), LossText::MAX_HOLD);
+                self.terminate(command, &loss, after_grace);
             }
         }
         if self.kill_at.is_some_and(|at| now >= at) {
@@ -146,12 +148,12 @@ impl<'a> Monitor<'a> {
         }
     }
 
-    fn terminate(&mut self, command: Pid, loss: &LossText, kill_at: Moment) {
+    fn terminate(&mut self, command: Pid, loss: &Loss, kill_at: Moment) {
         // The signal is sent first: a stderr that blocks must not give the command more time.
         self.send(command, Signal::TERM);
         self.send(command, Signal::CONT);
         self.kill_at = Some(kill_at);
-        self.reporter.lost(self.guard.token(), loss);
+        self.reporter.lost(loss);
     }
 
     /// Sends a signal to the command, unless it was reaped.
@@ -189,6 +191,12 @@ impl<'a> Monitor<'a> {
             }
         }
     }
+}
+
+/// The only lock; `None` if there are several, which have one and the same fate.
+fn only(held: &GuardSet) -> Option<&Lease> {
+    let mut leases = held.leases();
+    leases.next().filter(|_| leases.next().is_none())
 }
 
 fn done(status: WaitStatus) -> Outcome {

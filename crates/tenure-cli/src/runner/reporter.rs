@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
-use tenure::{Busy, Error, FencingToken, Key, LostReason};
+use tenure::{Busy, Error, FencingToken, GuardSet, Key, Lease, Lost, LostReason, Mode};
 
 use super::Job;
 use crate::failure::{self, Failure};
-use crate::holder::{HolderLine, millis};
+use crate::holder::{HolderLine, millis, others};
 use crate::output::{self, Harmless, Short};
 use crate::store::{self, Source};
 
@@ -28,7 +28,10 @@ pub(super) struct Reporter {
     /// Whether a user reads along, or requested the same messages without a terminal.
     read_along: bool,
     verbose: bool,
-    key: Key,
+    /// In the order of the command line.
+    keys: Vec<Key>,
+    /// How the job is called, if it is not about a lock: `leading` and so on.
+    elects: bool,
     wait: Mutex<WaitReport>,
 }
 
@@ -70,6 +73,25 @@ impl From<LostReason> for LossText {
     }
 }
 
+/// A lock that was lost or given up.
+pub(super) struct Loss {
+    /// Which one; `None` if it is all of several.
+    of: Option<(Key, FencingToken)>,
+    pub(super) why: LossText,
+}
+
+impl Loss {
+    pub(super) fn new(lease: Option<&Lease>, why: LossText) -> Loss {
+        Loss { of: lease.map(|lease| (lease.key().clone(), lease.token())), why }
+    }
+}
+
+impl From<Lost> for Loss {
+    fn from(lost: Lost) -> Loss {
+        Loss { of: Some((lost.key().clone(), lost.token())), why: lost.reason().into() }
+    }
+}
+
 impl Reporter {
     pub(super) fn new(job: &Job) -> Reporter {
         let terminal = std::io::stderr().is_terminal();
@@ -79,7 +101,8 @@ impl Reporter {
             terminal,
             read_along: terminal || job.verbose,
             verbose: job.verbose && !job.json,
-            key: job.key.clone(),
+            keys: job.keys.clone(),
+            elects: job.elects,
             wait: Mutex::default(),
         }
     }
@@ -93,7 +116,8 @@ impl Reporter {
                 Source::Default => "not given, so this is the store of one machine".to_owned(),
             };
             let scheme = store::scheme(&job.url);
-            let message = format!("acquiring `{}` in `{scheme}:`; the URL is {source}", self.key);
+            let names = self.names();
+            let message = format!("acquiring {names} in `{scheme}:`; the URL is {source}");
             output::say(&Harmless(&message));
         }
     }
@@ -110,15 +134,15 @@ impl Reporter {
     /// Another client holds the lock. Called with every busy response; reported when the holder
     /// has changed.
     pub(super) fn waiting(&self, busy: &Busy) {
-        let name = holder_name(busy);
-        if !self.is_new_cause(&format!(", held by {name}")) {
+        let text = format!("`{}`, {}", busy.key, self.held_by(busy));
+        if !self.is_new_cause(&text) {
             return;
         }
         if self.json {
             let details = json!({"holder": busy.holder, "ahead": busy.ahead, "reason": null});
-            self.event("waiting", details);
+            self.event("waiting", Some(&busy.key), details);
         } else if self.read_along {
-            output::say(&format_args!("waiting for `{}`, held by {name}", self.key));
+            output::say(&format_args!("waiting for {text}"));
         }
     }
 
@@ -126,15 +150,15 @@ impl Reporter {
     /// release ends such a wait, so it is reported at once, also where stderr is no terminal.
     pub(super) fn unavailable(&self, cause: &Error) {
         let cause = failure::describe(cause);
-        let text = format!(": {}", Harmless(&cause));
+        let text = format!("{}: {}", self.names(), Harmless(&cause));
         if !self.is_new_cause(&text) {
             return;
         }
         if self.json {
             let details = json!({"holder": null, "ahead": null, "reason": cause});
-            self.event("waiting", details);
+            self.event("waiting", None, details);
         } else if self.read_along {
-            output::say(&format_args!("waiting for `{}`{text}", self.key));
+            output::say(&format_args!("waiting for {text}"));
         } else {
             self.report_wait_once();
         }
@@ -147,10 +171,28 @@ impl Reporter {
         }
     }
 
+    /// The keys, as in a sentence.
+    fn names(&self) -> String {
+        let names: Vec<_> = self.keys.iter().map(|key| format!("`{key}`")).collect();
+        names.join(", ")
+    }
+
+    /// The key, if it is only one.
+    fn only_key(&self) -> Option<&Key> {
+        self.keys.first().filter(|_| self.keys.len() == 1)
+    }
+
+    fn held_by(&self, busy: &Busy) -> String {
+        let holder = busy.holder.as_deref();
+        let name = holder.map_or("another".to_owned(), |holder| HolderLine(holder).to_string());
+        let others = others(busy.holders);
+        if self.elects { format!("led by {name}") } else { format!("held by {name}{others}") }
+    }
+
     fn report_wait_once(&self) {
         let mut wait = self.wait.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((text, _)) = wait.last.as_ref().filter(|_| !wait.reported_once) {
-            output::say(&format_args!("waiting for `{}`{text}", self.key));
+            output::say(&format_args!("waiting for {text}"));
             wait.reported_once = true;
         }
     }
@@ -168,21 +210,32 @@ impl Reporter {
         is_new
     }
 
-    pub(super) fn acquired(&self, token: FencingToken, waited: Duration) {
+    pub(super) fn acquired(&self, held: &GuardSet, waited: Duration) {
+        let tokens: Vec<_> = self.keys.iter().filter_map(|key| token_of(held, key)).collect();
+        let mode = held.leases().next().map_or(Mode::Exclusive, Lease::mode);
         if self.json {
-            let details = json!({"token": token.get(), "waited_ms": millis(waited)});
-            self.event("acquired", details);
+            let numbers: Vec<_> = tokens.iter().map(|token| token.get()).collect();
+            let token = self.only_key().and(numbers.first());
+            let mut details =
+                json!({"token": token, "mode": mode.name(), "waited_ms": millis(waited)});
+            if self.keys.len() > 1 {
+                details["tokens"] = json!(numbers);
+            }
+            self.event("acquired", None, details);
             return;
         }
+        let tokens = tokens.iter().map(ToString::to_string).collect::<Vec<_>>();
         if self.verbose {
-            let (key, waited) = (&self.key, Short(waited));
-            output::say(&format_args!("acquired `{key}` (token {token}) after {waited}"));
+            let (names, waited) = (self.names(), Short(waited));
+            let tokens = tokens.join(", ");
+            let what = if self.elects { "leading" } else { "acquired" };
+            output::say(&format_args!("{what} {names} (token {tokens}) after {waited}"));
         }
         if self.holds {
             // A reader that has closed the pipe does not need the token.
-            let _stdout_closed = output::print(&format!("{token}\n"));
+            let _stdout_closed = output::print(&format!("{}\n", tokens.join("\n")));
             if self.read_along {
-                output::say(&format_args!("holding `{}`, until Ctrl-C or Ctrl-D", self.key));
+                output::say(&format_args!("holding {}, until Ctrl-C or Ctrl-D", self.names()));
             }
         }
     }
@@ -190,37 +243,45 @@ impl Reporter {
     /// The lock was released.
     pub(super) fn released(&self) {
         if self.verbose {
-            output::say(&format_args!("released `{}`", self.key));
+            output::say(&format_args!("released {}", self.names()));
         }
     }
 
     /// The lock was not granted within the wait limit.
     pub(super) fn busy(&self, busy: &Busy) {
         if self.json {
-            self.event("busy", json!({"holder": busy.holder, "ahead": busy.ahead}));
+            let details = json!({"holder": busy.holder, "ahead": busy.ahead});
+            self.event("busy", Some(&busy.key), details);
             return;
         }
-        output::say(&format_args!("`{}` is busy, held by {}", self.key, holder_name(busy)));
+        output::say(&format_args!("`{}` is busy, {}", busy.key, self.held_by(busy)));
         output::advise(&"wait longer with --wait, or see `tenure show KEY`");
     }
 
     /// The lock is lost or cannot be kept. The command is being ended for it, or has ended already.
-    pub(super) fn lost(&self, token: FencingToken, loss: &LossText) {
+    pub(super) fn lost(&self, loss: &Loss) {
+        let (key, token) = (loss.of.as_ref().map(|of| &of.0), loss.of.as_ref().map(|of| of.1));
         if self.json {
-            self.event("lost", json!({"token": token.get(), "reason": loss.reason}));
-        } else {
-            output::say(&format_args!("lost `{}` (token {token}): {}", self.key, loss.text));
+            let token = token.map(FencingToken::get);
+            self.event("lost", key, json!({"token": token, "reason": loss.why.reason}));
+            return;
+        }
+        let text = loss.why.text;
+        match &loss.of {
+            Some((key, token)) => {
+                output::say(&format_args!("lost `{key}` (token {token}): {text}"));
+            }
+            None => output::say(&format_args!("lost {}: {text}", self.names())),
         }
     }
 
     /// The command has ended, and the lock is kept for some time (`--at-least`).
     pub(super) fn kept(&self, code: u8, left: Duration) {
         if self.json {
-            self.event("kept", json!({"code": code, "left_ms": millis(left)}));
+            self.event("kept", None, json!({"code": code, "left_ms": millis(left)}));
         } else if self.read_along {
-            let key = &self.key;
-            let left = Short(left);
-            let what = format_args!("the command has ended; `{key}` is kept for another {left}");
+            let (names, left) = (self.names(), Short(left));
+            let what = format_args!("the command has ended; {names} is kept for another {left}");
             output::say(&format_args!("{what} (Ctrl-C leaves that to the background)"));
         }
     }
@@ -228,7 +289,7 @@ impl Reporter {
     /// Reports a problem that does not change the exit code.
     pub(super) fn warn(&self, message: &str) {
         if self.json {
-            self.event("warning", json!({"message": message}));
+            self.event("warning", None, json!({"message": message}));
         } else {
             output::say(&Harmless(message));
         }
@@ -236,7 +297,7 @@ impl Reporter {
 
     pub(super) fn failed(&self, failure: &Failure) {
         if self.json {
-            self.event("error", json!({"message": failure.message, "try": failure.advice}));
+            self.event("error", None, json!({"message": failure.message, "try": failure.advice}));
         } else {
             failure.tell();
         }
@@ -245,13 +306,18 @@ impl Reporter {
     /// The last JSON event of a job.
     pub(super) fn exit(&self, code: u8, cause: &str) {
         if self.json {
-            self.event("exit", json!({"code": code, "cause": cause}));
+            self.event("exit", None, json!({"code": code, "cause": cause}));
         }
     }
 
-    fn event(&self, name: &str, details: Value) {
+    /// Writes an event about one of the locks, or about the whole job.
+    fn event(&self, name: &str, key: Option<&Key>, details: Value) {
         let time = output::utc(SystemTime::now());
-        let mut line = json!({"event": name, "key": self.key.as_str(), "time": time});
+        let key = key.or_else(|| self.only_key()).map(Key::as_str);
+        let mut line = json!({"event": name, "key": key, "time": time});
+        if self.keys.len() > 1 {
+            line["keys"] = self.keys.iter().map(Key::as_str).collect();
+        }
         if let (Some(line), Value::Object(details)) = (line.as_object_mut(), details) {
             line.extend(details);
         }
@@ -264,7 +330,7 @@ impl Reporter {
     }
 }
 
-fn holder_name(busy: &Busy) -> String {
-    let holder = busy.holder.as_deref();
-    holder.map_or_else(|| "another".to_owned(), |holder| HolderLine(holder).to_string())
+/// The token of this lock, of permits too: there it serves `evict` only.
+fn token_of(held: &GuardSet, key: &Key) -> Option<FencingToken> {
+    held.leases().find(|lease| lease.key() == key).map(Lease::token)
 }

@@ -6,7 +6,7 @@ use std::process;
 
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use rustix::termios::tcsetpgrp;
-use tenure::FencingToken;
+use tenure::{GuardSet, Lease, Mode};
 
 use super::signals::Signals;
 use super::sys;
@@ -21,14 +21,20 @@ use crate::output::Harmless;
 pub(super) fn command(
     job: &Job,
     what: &Command,
-    token: FencingToken,
+    held: &GuardSet,
     terminal: Option<&Terminal>,
     signals: Signals,
 ) -> Result<Pid, Failure> {
     use std::os::unix::process::CommandExt;
     let mut command = process::Command::new(&what.program);
     command.args(&what.arguments).process_group(0);
-    command.env("TENURE_KEY", job.key.as_str()).env("TENURE_TOKEN", token.to_string());
+    // Those of a `tenure run` around this one name other locks.
+    for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()) {
+        if ["TENURE_KEY", "TENURE_TOKEN"].iter().any(|own| is_numbered(&name, own)) {
+            command.env_remove(name);
+        }
+    }
+    command.envs(variables(job, held));
     command.envs(job.environment.iter().map(|(name, value)| (name, value)));
     let foreground = terminal.filter(|terminal| terminal.is_both_ends && terminal.is_with_job());
     let tty = foreground.and_then(Terminal::duplicate);
@@ -49,6 +55,31 @@ pub(super) fn command(
     match sys::spawn(&mut command, prepare) {
         Ok(child) => Ok(Pid::from_child(&child)),
         Err(error) => Err(spawn_failure(what, &error)),
+    }
+}
+
+/// What the command learns about its locks: `TENURE_KEY` and `TENURE_TOKEN`, with a number behind
+/// them if there are several, in the order of the command line; and `TENURE_MODE`. Permits fence
+/// nothing and have no token.
+fn variables(job: &Job, held: &GuardSet) -> Vec<(String, String)> {
+    let mut variables = Vec::new();
+    for (number, key) in (1..).zip(&job.keys) {
+        let suffix = if job.keys.len() > 1 { format!("_{number}") } else { String::new() };
+        variables.push((format!("TENURE_KEY{suffix}"), key.to_string()));
+        if let Ok(token) = held.token(key) {
+            variables.push((format!("TENURE_TOKEN{suffix}"), token.to_string()));
+        }
+    }
+    let mode = held.leases().next().map_or(Mode::Exclusive, Lease::mode);
+    variables.push(("TENURE_MODE".to_owned(), mode.name().to_owned()));
+    variables
+}
+
+/// Whether a variable has this name, or this name with a number behind it.
+fn is_numbered(name: &str, own: &str) -> bool {
+    match name.strip_prefix(own).map(|rest| rest.strip_prefix('_').unwrap_or(rest)) {
+        Some(number) => number.chars().all(|c| c.is_ascii_digit()),
+        None => false,
     }
 }
 

@@ -9,17 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, getpid, set_child_subreaper, setpgid};
-use tenure::backend::HolderInfo;
-use tenure::{Attempt, Client, Config, ErrorKind, Event, Guard, Lock};
+use tenure::{Attempt, Client, Config, ErrorKind, Event, GuardSet};
 
 use super::channel::{Endpoint, ToLauncher, ToSupervisor};
 use super::clock::{self, Moment};
 use super::event_loop::{EventLoop, Interrupt};
 use super::monitor::{Monitor, Outcome};
-use super::reporter::{LossText, Reporter};
+use super::reporter::{Loss, LossText, Reporter};
 use super::signals::Signals;
 use super::terminal::Terminal;
-use super::{Command, Ending, Job, WaitLimit, at_least, hold, spawn, sys};
+use super::{Command, Ending, Job, WaitLimit, at_least, hold, locks, spawn, sys};
 use crate::exit;
 use crate::failure::Failure;
 use crate::store::{MIN_RESPONSE_TIME, Source, outage_within};
@@ -30,6 +29,9 @@ const THREADS_EXIT_POLL: Duration = Duration::from_micros(100);
 
 /// How long the cancellation of an acquire may take before the process ends.
 const CANCEL_LIMIT: Duration = Duration::from_secs(1);
+
+/// The pause between two campaigns while the server does not respond.
+const CAMPAIGN_PAUSE: Duration = Duration::from_secs(1);
 
 /// After how long a wait is reported also where stderr is no terminal.
 const LONG_WAIT: Duration = Duration::from_secs(10);
@@ -140,15 +142,65 @@ impl Supervisor<'_> {
         }
         let begin = clock::now();
         let client = self.connect(events, begin)?;
-        let guard = self.acquire(events, &client, begin)?;
+        if self.job.again {
+            return self.lead(events, &client, begin);
+        }
+        let held = self.acquire(events, &client, begin)?;
+        self.term(events, held, begin)
+    }
+
+    /// Acquires the lock and runs the command, and does it again for as long as the lock is lost
+    /// before the command has ended by itself.
+    fn lead(
+        &mut self,
+        events: &mut EventLoop,
+        client: &Client,
+        mut begin: Moment,
+    ) -> Result<Ending, Stop> {
+        loop {
+            let held = match self.acquire(events, client, begin) {
+                // The library has retried for as long as `outage` says. An election goes on.
+                Err(Stop::Failure(failure)) if failure.code == exit::UNAVAILABLE => {
+                    let again_at = Some(clock::now() + CAMPAIGN_PAUSE);
+                    match events.run(std::future::pending::<()>(), again_at) {
+                        Err(Interrupt::Deadline) => continue,
+                        Err(interrupt) => return Err(self.interrupted(interrupt)),
+                        Ok(()) => continue,
+                    }
+                }
+                held => held?,
+            };
+            let ending = self.term(events, held, begin)?;
+            if ending.code != exit::LOST || ending.cause != "lost" {
+                return Ok(ending);
+            }
+            // The command was to end anyway.
+            if events.stop_requested() || !events.has_launcher() {
+                return Ok(ending);
+            }
+            if let (Some(terminal), Some(group)) = (&self.terminal, self.command.take()) {
+                terminal.reclaim_from(group);
+            }
+            events.send(ToLauncher::Waiting);
+            begin = clock::now();
+        }
+    }
+
+    /// One grant: runs the command under it, or holds it for `tenure hold`, and releases it.
+    fn term(
+        &mut self,
+        events: &mut EventLoop,
+        held: GuardSet,
+        begin: Moment,
+    ) -> Result<Ending, Stop> {
         let granted = clock::now();
         let waited = granted.saturating_sub(begin);
         let outcome = match &self.job.command {
             Some(command) => {
-                self.reporter.acquired(guard.token(), waited);
-                self.run_command(events, &guard, command)
+                self.reporter.acquired(&held, waited);
+                self.run_command(events, &held, command)
             }
-            None => Ok(hold::until_end(events, &guard, &self.reporter, self.deadline, waited)),
+            None => Ok(hold::until_end(events, &held, &self.reporter, self.deadline, waited)),
         };
         // No process works under the lock any more. From here on a slow release is no reason for
         // the launcher to kill the job.
@@ -160,22 +212,21 @@ impl Supervisor<'_> {
                 if let (Some(terminal), Some(group)) = (&self.terminal, self.command) {
                     terminal.reclaim_from(group);
                 }
-                at_least::keep(events, &guard, &self.reporter, until, &outcome.ending())
+                at_least::keep(events, &held, &self.reporter, until, &outcome.ending())
             }
             // A command that could not be started has done nothing: other machines may try.
             _ => false,
         };
-        let token = guard.token();
         if self.job.command.is_none() && matches!(outcome, Ok(Outcome::Lost)) {
             // Other processes may work under it until its lease ends: it is not released for them.
-            std::mem::forget(guard);
+            std::mem::forget(held);
             return Ok(Outcome::Lost.ending());
         }
-        let lost = release(events, guard, &self.reporter);
+        let lost = release(events, held, &self.reporter);
         let outcome = outcome?;
         Ok(match (&outcome, lost) {
             (Outcome::Done { .. }, Some(loss)) if !kept => {
-                self.reporter.lost(token, &loss);
+                self.reporter.lost(&loss);
                 Ending { code: exit::LOST, cause: "lost" }
             }
             _ => outcome.ending(),
@@ -222,21 +273,21 @@ impl Supervisor<'_> {
         events: &mut EventLoop,
         client: &Client,
         begin: Moment,
-    ) -> Result<Guard, Stop> {
-        let lock = self.lock(client);
+    ) -> Result<GuardSet, Stop> {
+        let locks = locks::of_job(self.job, client, self.launcher, &self.reporter);
         let attempt = match self.job.wait_limit {
-            WaitLimit::NoWait => self.wait_for(events, lock.try_acquire(), begin, None),
+            WaitLimit::NoWait => self.wait_for(events, locks.try_acquire(), begin, None),
             WaitLimit::Within(limit) => {
                 let left = begin.saturating_add(limit).saturating_sub(clock::now());
-                self.wait_for(events, lock.acquire_within(left), begin, None)
+                self.wait_for(events, locks.acquire_within(left), begin, None)
             }
             WaitLimit::Unlimited => {
-                let guard = self.wait_for(events, lock.acquire(), begin, None);
-                guard.map(|guard| guard.map(Attempt::Granted))
+                let held = self.wait_for(events, locks.acquire(), begin, None);
+                held.map(|held| held.map(Attempt::Granted))
             }
         };
         match attempt {
-            Ok(Ok(Attempt::Granted(guard))) => Ok(guard),
+            Ok(Ok(Attempt::Granted(held))) => Ok(held),
             Ok(Ok(Attempt::Busy(busy))) => {
                 if self.job.busy_exit != exit::DONE {
                     self.reporter.busy(&busy);
@@ -249,27 +300,6 @@ impl Supervisor<'_> {
                 let _best_effort = events.run(client.flush(), Some(clock::now() + CANCEL_LIMIT));
                 Err(self.interrupted(interrupt))
             }
-        }
-    }
-
-    fn lock(&self, client: &Client) -> Lock {
-        let launcher = self.launcher.as_raw_nonzero().get().unsigned_abs();
-        let reporter = self.reporter.clone();
-        let mut lock =
-            client.lock(&self.job.key).note(HolderInfo::run_note(launcher, &self.job.note));
-        if !matches!(self.job.wait_limit, WaitLimit::NoWait) {
-            lock = lock.on_busy(move |busy| reporter.waiting(busy));
-        }
-        match (self.job.at_least, self.job.ttl) {
-            // The server must keep the lock for `at_least` even if launcher and supervisor die, so
-            // the lease is at least that long. It is renewed as often as a lease of the usual
-            // length, so that a loss is detected as soon.
-            (Some(at_least), _) => {
-                let ttl = self.job.lease.ttl.max(at_least.min(client.info().max_ttl));
-                lock.ttl(ttl).renew_every(self.job.lease.renew_every)
-            }
-            (None, Some(ttl)) => lock.ttl(ttl),
-            (None, None) => lock,
         }
     }
 
@@ -295,16 +325,19 @@ impl Supervisor<'_> {
     fn run_command(
         &mut self,
         events: &mut EventLoop,
-        guard: &Guard,
+        held: &GuardSet,
         command: &Command,
     ) -> Result<Outcome, Failure> {
-        let mut monitor = Monitor::new(guard, &self.reporter, self.deadline, self.job.max_hold);
+        let mut monitor = Monitor::new(held, &self.reporter, self.deadline, self.job.max_hold);
         events.send(ToLauncher::Held);
         let terminal = self.terminal.as_ref();
-        let command = spawn::command(self.job, command, guard.token(), terminal, self.signals)?;
+        let command = spawn::command(self.job, command, held, terminal, self.signals)?;
         self.command = Some(command);
         events.send(ToLauncher::Started(command.as_raw_nonzero().get()));
-        sys::close_command_streams(&self.inherited);
+        if !self.job.again {
+            // The command of the next term gets them too.
+            sys::close_command_streams(&self.inherited);
+        }
         Ok(monitor.watch(events, command))
     }
 
@@ -329,16 +362,17 @@ impl Supervisor<'_> {
 
 /// Releases the lock. Returns the reason if it had been lost before. Signals do not interrupt the
 /// release: they are meant for the command, which has ended.
-fn release(events: &mut EventLoop, guard: Guard, reporter: &Reporter) -> Option<LossText> {
-    let limit = guard.check().unwrap_or_default();
-    let released = events.run_to_completion(guard.release(), clock::now() + limit);
+fn release(events: &mut EventLoop, held: GuardSet, reporter: &Reporter) -> Option<Loss> {
+    let limit = held.check().unwrap_or_default();
+    let released = events.run_to_completion(held.release(), clock::now() + limit);
     let problem = match released {
         Ok(Ok(())) => {
             reporter.released();
             return None;
         }
         Ok(Err(error)) if error.kind() == ErrorKind::Lost => {
-            return Some(error.lost().map_or(LossText::OTHER, |lost| lost.reason().into()));
+            let lost = error.lost().cloned();
+            return Some(lost.map_or(Loss::new(None, LossText::OTHER), Loss::from));
         }
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no response yet".to_owned(),

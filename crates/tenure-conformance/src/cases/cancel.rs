@@ -22,7 +22,7 @@ cases! { "cancel":
 
 /// Polls a future up to `polls` times, letting the world go on between two polls, then drops it.
 /// `true` if it completed before.
-async fn poll_and_drop<T>(polls: usize, future: impl Future<Output = T>) -> bool {
+pub(super) async fn poll_and_drop<T>(polls: usize, future: impl Future<Output = T>) -> bool {
     let mut future = pin!(future);
     for _ in 0..polls {
         if futures_util::poll!(future.as_mut()).is_ready() {

@@ -9,6 +9,7 @@ mod admin;
 mod cancel;
 mod client;
 mod downgrade;
+mod election;
 mod exclusion;
 mod lateness;
 mod loss;
@@ -20,6 +21,7 @@ mod readers;
 mod reentry;
 mod release;
 mod renewal;
+mod sets;
 mod storm;
 mod tokens;
 mod waiting;
@@ -43,6 +45,7 @@ pub fn all() -> Vec<Case> {
         cancel::CASES,
         client::CASES,
         downgrade::CASES,
+        election::CASES,
         exclusion::CASES,
         lateness::CASES,
         loss::CASES,
@@ -55,6 +58,7 @@ pub fn all() -> Vec<Case> {
         reentry::CASES,
         release::CASES,
         renewal::CASES,
+        sets::CASES,
         storm::CASES,
         tokens::CASES,
         waiting::CASES,

@@ -30,7 +30,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::{Notify, watch};
 
-use crate::backend::{Backend, Info, Mode, Owner, Reach, Wakeup};
+use crate::backend::{Backend, Claim, Grant, Info, Mode, Owner, Reach, Wakeup};
 use crate::engine::executor::Executor;
 use crate::engine::releaser::Releaser;
 use crate::engine::renewer::Renewer;
@@ -190,6 +190,15 @@ impl ClientInner {
                 Err(Error::new(ErrorKind::Internal, message))
             }
             Err(_) => Err(Error::timed_out(self.info.name, limit)),
+        }
+    }
+
+    /// Awaits the backend's hint that another request, or another look, is worth it. A backend that
+    /// panics gives none.
+    pub(crate) async fn hint(&self, claim: &Claim) -> Option<Grant> {
+        match AssertUnwindSafe(self.backend.until_free(claim)).catch_unwind().await {
+            Ok(pushed) => pushed,
+            Err(_panic) => std::future::pending().await,
         }
     }
 

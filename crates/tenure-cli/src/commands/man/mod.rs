@@ -51,7 +51,9 @@ fn synopsis(command: &Command) -> String {
 /// How a verb is written: its flags with their values, then its arguments.
 fn forms(verb: &Command) -> Vec<String> {
     let shown = |arg: &&Arg| !arg.is_hide_set() && !arg.is_global_set() && arg.get_id() != "help";
-    let is_separate = |arg: &&Arg| ["shell_command", "command"].contains(&arg.get_id().as_str());
+    // Each of them makes a form of its own.
+    let separate = ["shell_command", "command", "observe", "who"];
+    let is_separate = |arg: &&Arg| separate.contains(&arg.get_id().as_str());
     let arguments: Vec<_> = verb.get_arguments().filter(shown).collect();
     let common: Vec<_> = arguments.iter().copied().filter(|arg| !is_separate(arg)).collect();
     let (values, flags): (Vec<&Arg>, Vec<&Arg>) =
@@ -61,7 +63,13 @@ fn forms(verb: &Command) -> Vec<String> {
     if arguments.len() == common.len() {
         return vec![words];
     }
-    vec![format!("{words} -- CMD [ARG]..."), format!("{words} -c COMMAND")]
+    let mut forms = vec![format!("{words} -- CMD [ARG]..."), format!("{words} -c COMMAND")];
+    for alone in ["observe", "who"] {
+        if arguments.iter().any(|arg| arg.get_id() == alone) {
+            forms.push(format!("--{alone} [--json] KEY"));
+        }
+    }
+    forms
 }
 
 /// One argument, as in `[-w|--wait DUR]` or `KEY`.
@@ -77,6 +85,9 @@ fn form(arg: &Arg) -> String {
     let takes_value = matches!(arg.get_action(), ArgAction::Set | ArgAction::Append);
     let is_optional = arg.get_num_args().is_some_and(|count| count.min_values() == 0);
     let text = match (flag.is_empty(), takes_value) {
+        (true, _) if arg.get_num_args().is_some_and(|count| count.max_values() > 1) => {
+            format!("{value}...")
+        }
         (true, _) => value,
         (false, true) if is_optional => format!("{flag}[={value}]"),
         (false, true) => format!("{flag} {value}"),

@@ -41,7 +41,13 @@ const ENVIRONMENT: &[Entry] = &[
          the URL here, or withheld: if it has a password in it.",
     ),
     ("TENURE_REACH", "With network, a store of one machine is refused, as by --reach."),
-    ("TENURE_KEY, TENURE_TOKEN", "Set for the command of run: the key and its fencing token."),
+    (
+        "TENURE_KEY, TENURE_TOKEN",
+        "Set for the command of run and elect: the key and its fencing token. Of several keys: \
+         TENURE_KEY_1, TENURE_TOKEN_1 and so on, in the order of the command line. Permits have no \
+         token.",
+    ),
+    ("TENURE_MODE", "Set for the command of run: exclusive, shared or permits."),
     (
         "XDG_CONFIG_HOME, XDG_STATE_HOME",
         "Where the file with the URL and the embedded store are, in a folder tenure.",
@@ -68,6 +74,23 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "From cron, on three machines: once, and quietly if it runs already:",
         "tenure run --no-wait --busy-exit 0 --at-least 1m nightly -- ./report.sh",
     ),
+    (
+        "run",
+        "Beside other readers, but not beside a writer:",
+        "tenure run --shared config -- ./report.sh",
+    ),
+    (
+        "run",
+        "At most three at a time, wherever they are started:",
+        "tenure run --limit 3 partner-api -- ./push",
+    ),
+    ("run", "Two locks, both or none:", "tenure run accounts/3 accounts/7 -- ./transfer.sh"),
+    (
+        "elect",
+        "One scheduler at a time; another machine goes on when this one dies:",
+        "tenure elect scheduler --note http://10.0.0.7 -- ./scheduler",
+    ),
+    ("elect", "Where the scheduler is:", "tenure elect --who scheduler"),
     ("hold", "Keep others out until Ctrl-C:", "tenure hold deploy --note 'maintenance until noon'"),
     (
         "ls",
@@ -98,7 +121,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
 ];
 
 /// The verbs that work on a store.
-const STORE_VERBS: [&str; 7] = ["run", "hold", "ls", "show", "evict", "wait", "doctor"];
+const STORE_VERBS: [&str; 8] = ["run", "hold", "elect", "ls", "show", "evict", "wait", "doctor"];
 
 pub(super) fn render(command: &Command) -> String {
     let name = command.get_name();

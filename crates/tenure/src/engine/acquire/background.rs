@@ -9,13 +9,9 @@
 //! the response, then cancels the claim. A release that overtook the request would find nothing,
 //! and the late request would hold the lock for a whole lease.
 
-use std::panic::AssertUnwindSafe;
-
-use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
-use crate::backend::{Attempt, Claim, Grant};
-use crate::engine::ClientInner;
+use crate::backend::{Attempt, Grant};
 use crate::engine::acquire::request::{Acquiring, Verdict};
 use crate::engine::acquire::{Outcome, closed};
 use crate::engine::guard_inner::GuardInner;
@@ -110,7 +106,7 @@ impl Background {
         let longest = acquiring.longest_pause().max(pause);
         let waited = tokio::select! {
             biased;
-            pushed = hint(&inner, claim), if !acquiring.is_silent() => Ok(pushed),
+            pushed = inner.hint(claim), if !acquiring.is_silent() => Ok(pushed),
             () = inner.clock.sleep_until(now + longest) => Ok(None),
             stop = until_stopped(acquiring, &mut self.cancelled) => Err(stop),
         };
@@ -196,13 +192,5 @@ fn tell(sender: &mut Option<oneshot::Sender<Outcome>>, outcome: Outcome) {
     if let Some(sender) = sender.take() {
         // Fails if the caller is gone; this outcome holds nothing then.
         drop(sender.send(outcome));
-    }
-}
-
-/// Awaits the backend's hint. A backend that panics gives none.
-async fn hint(inner: &ClientInner, claim: &Claim) -> Option<Grant> {
-    match AssertUnwindSafe(inner.backend.until_free(claim)).catch_unwind().await {
-        Ok(pushed) => pushed,
-        Err(_panic) => std::future::pending().await,
     }
 }
