@@ -156,8 +156,8 @@ fn evict_ends_exactly_that_grant() {
     let store = Store::new();
     let mut holder = store.hold("k");
     let token = store.token("k");
-    // A grant may own a range of tokens behind its own.
-    for (wrong, reason) in [(token + 100_000, "token"), (token - 1, "token")] {
+    // A grant owns the 1,023 tokens above its own.
+    for (wrong, reason) in [(token + 1024, "token"), (token - 1, "token")] {
         let output = store.output(["evict", "k", "--token", &wrong.to_string()]);
         assert_eq!(code(&output), 1);
         assert!(text(&output.stderr).contains(reason), "{output:?}");

@@ -1,7 +1,7 @@
 //! Seeded schedules of delays, cuts, evictions, downgrades and cancelled acquires, on a paused
-//! clock: of a lock alone, of a lock with readers, and of a semaphore. It is checked that at no time
-//! more hold than fit together by their own guards, that tokens grow, and that nothing remains at
-//! the end.
+//! clock: of a lock alone, of a lock with readers, and of a semaphore. It is checked that no more
+//! hold at a time than fit together by their own guards, that tokens grow, and that nothing remains
+//! at the end.
 //!
 //! `TENURE_SEED=17 cargo test -p tenure-conformance --test simulation` runs one seed again, and
 //! `TENURE_SEEDS=10000` runs more of them.

@@ -28,28 +28,29 @@ const OTHER_SCRIPT: i64 = -4;
 
 /// Which script renews a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Held {
+enum StoredAs {
     Alone,
     BesideOthers,
 }
 
-impl Held {
+impl StoredAs {
     /// As the claim was acquired; a downgrade may have changed it since.
-    fn of(claim: &Claim) -> Held {
-        if claim.mode == Mode::Exclusive { Held::Alone } else { Held::BesideOthers }
+    fn of(claim: &Claim) -> StoredAs {
+        if claim.mode == Mode::Exclusive { StoredAs::Alone } else { StoredAs::BesideOthers }
     }
 
-    fn other(self) -> Held {
+    fn other(self) -> StoredAs {
         match self {
-            Held::Alone => Held::BesideOthers,
-            Held::BesideOthers => Held::Alone,
+            StoredAs::Alone => StoredAs::BesideOthers,
+            StoredAs::BesideOthers => StoredAs::Alone,
         }
     }
 }
 
 pub(super) async fn renew(redis: &Redis, claims: &[Claim]) -> Vec<Result<Duration>> {
     let mut order: Vec<usize> = (0..claims.len()).collect();
-    let part = |at: &usize| (redis.servers.slot(claims[*at].key.as_str()), Held::of(&claims[*at]));
+    let part =
+        |at: &usize| (redis.servers.slot(claims[*at].key.as_str()), StoredAs::of(&claims[*at]));
     order.sort_by_key(part);
     let parts = order.chunk_by(|a, b| part(a) == part(b));
     let batches: Vec<&[usize]> = parts.flat_map(|part| part.chunks(CLAIMS_PER_SCRIPT)).collect();
@@ -69,7 +70,7 @@ pub(super) async fn renew(redis: &Redis, claims: &[Claim]) -> Vec<Result<Duratio
 /// Renews claims that one script may carry: all of them alone or all beside others, and in a
 /// cluster those of one slot. Those that it does not know are sent with the other script.
 async fn renew_batch(redis: &Redis, claims: &[&Claim]) -> Vec<Result<Duration>> {
-    let held = Held::of(claims[0]);
+    let held = StoredAs::of(claims[0]);
     let first = run(redis, claims, held).await;
     let is_unknown = |result: &Option<Result<Duration>>| result.is_none();
     let unknown = claims.iter().zip(&first).filter(|(_, result)| is_unknown(result));
@@ -84,7 +85,7 @@ async fn renew_batch(redis: &Redis, claims: &[&Claim]) -> Vec<Result<Duration>> 
 }
 
 /// Runs a script. Responds with nothing to a claim whose grant the other script knows.
-async fn run(redis: &Redis, claims: &[&Claim], held: Held) -> Vec<Option<Result<Duration>>> {
+async fn run(redis: &Redis, claims: &[&Claim], held: StoredAs) -> Vec<Option<Result<Duration>>> {
     let (results, connection) = match request(redis, claims, held).await {
         Ok(response) => response,
         Err(error) => return vec![Some(Err(error)); claims.len()],
@@ -106,11 +107,11 @@ async fn run(redis: &Redis, claims: &[&Claim], held: Held) -> Vec<Option<Result<
 async fn request(
     redis: &Redis,
     claims: &[&Claim],
-    held: Held,
+    held: StoredAs,
 ) -> Result<(Vec<i64>, Arc<Connection>)> {
     let call = match held {
-        Held::Alone => redis.scripts.renew(claims),
-        Held::BesideOthers => redis.scripts.renew_shared(claims),
+        StoredAs::Alone => redis.scripts.renew(claims),
+        StoredAs::BesideOthers => redis.scripts.renew_shared(claims),
     };
     let key = claims[0].key.as_str();
     let servers = redis.renewal_servers.as_ref().unwrap_or(&redis.servers);
