@@ -8,7 +8,7 @@
 //!
 //! - **A write** is tried at once. Only if the socket's buffer is full does it wait.
 //! - **A read** waits for the reactor, except after [`HeldBack::wait_readable`] has found that
-//!   there is something to read.
+//!   there is something to read, or after a read that filled its buffer.
 //! - **[`SocketHandle::hold_back`]** keeps the reactor from being woken, until its value is
 //!   dropped. What arrived meanwhile and was not read wakes it then.
 //!
@@ -208,8 +208,12 @@ impl AsyncRead for Socket {
             ready = ready!(handle.poll_readable(context))?.or(ready);
             match handle.read(buffer) {
                 Ok(read) => {
-                    // The kernel had no more than this: the next read would only find that out.
-                    if 0 < read && read < buffer.remaining() {
+                    if read == buffer.remaining() {
+                        // There may be more, which the gate need not report: the reactor was held
+                        // back when it arrived.
+                        handle.read_now.store(true, Ordering::SeqCst);
+                    } else if read > 0 {
+                        // The kernel had no more than this: the next read would only find that out.
                         ready.into_iter().for_each(|mut ready| ready.clear_ready());
                     }
                     buffer.advance(read);
@@ -241,8 +245,10 @@ impl AsyncWrite for Socket {
             written = handle.write(bytes);
             while is_full(&written) {
                 let mut ready = ready!(Gate::poll_writable(&handle.gate, context))?;
-                // It may also be that there is something to read, which must not be forgotten.
+                // It may also be that there is something to read, which must not be forgotten: the
+                // reader may have been polled already.
                 handle.read_now.store(true, Ordering::SeqCst);
+                handle.reader.wake();
                 ready.clear_ready();
                 written = handle.write(bytes);
             }
@@ -264,106 +270,4 @@ impl AsyncWrite for Socket {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    use super::*;
-
-    const SOON: Duration = Duration::from_secs(10);
-
-    fn pair() -> (Socket, Socket) {
-        let (one, two) = UnixStream::pair().unwrap();
-        (Socket::unix(one).unwrap(), Socket::unix(two).unwrap())
-    }
-
-    async fn read(socket: &mut Socket) -> Vec<u8> {
-        let mut buffer = vec![0; 64];
-        let read = tokio::time::timeout(SOON, socket.read(&mut buffer)).await.unwrap().unwrap();
-        buffer.truncate(read);
-        buffer
-    }
-
-    #[tokio::test]
-    async fn every_message_wakes_the_reader() {
-        let (mut one, mut two) = pair();
-        for round in 0..100_u8 {
-            let reading = tokio::spawn(async move { (read(&mut two).await, two) });
-            tokio::task::yield_now().await;
-            one.write_all(&[round]).await.unwrap();
-            let (message, socket) = reading.await.unwrap();
-            assert_eq!(message, [round]);
-            two = socket;
-        }
-    }
-
-    #[tokio::test]
-    async fn what_arrived_while_the_reader_was_held_back_wakes_it_after_that() {
-        let (mut one, mut two) = pair();
-        let handle = two.handle();
-        let reading = tokio::spawn(async move { read(&mut two).await });
-        tokio::task::yield_now().await;
-        let held_back = handle.hold_back();
-        one.write_all(b"x").await.unwrap();
-        for _ in 0..50 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            assert!(cfg!(not(target_os = "linux")) || !reading.is_finished(), "it was woken");
-        }
-        drop(held_back);
-        assert_eq!(reading.await.unwrap(), b"x");
-    }
-
-    /// The gate remembers that the socket was readable, and then does not report that it is again.
-    #[tokio::test]
-    async fn what_arrives_before_the_end_of_a_wait_wakes_the_reader_each_time() {
-        let (mut one, mut two) = pair();
-        let handle = two.handle();
-        for round in 0..20_u8 {
-            one.write_all(&[round]).await.unwrap();
-            assert_eq!(read(&mut two).await, [round]);
-            let reading = tokio::spawn(async move { (read(&mut two).await, two) });
-            tokio::task::yield_now().await;
-            let held_back = handle.hold_back();
-            one.write_all(b"x").await.unwrap();
-            drop(held_back);
-            let (message, socket) = reading.await.unwrap();
-            assert_eq!(message, b"x");
-            two = socket;
-        }
-    }
-
-    #[tokio::test]
-    async fn a_thread_that_waits_reads_without_the_reactor() {
-        let (mut one, mut two) = pair();
-        let handle = two.handle();
-        for round in 0..100_u8 {
-            let held_back = handle.hold_back();
-            assert!(!held_back.wait_readable(Duration::from_micros(100)));
-            one.write_all(&[round]).await.unwrap();
-            assert!(held_back.wait_readable(Duration::from_millis(900)));
-            assert_eq!(futures_util::FutureExt::now_or_never(read(&mut two)).unwrap(), [round]);
-            drop(held_back);
-        }
-    }
-
-    /// Both directions are full at some time, and both sides write before they read.
-    #[tokio::test]
-    async fn a_full_buffer_loses_no_wake_up() {
-        const BYTES: usize = 4 << 20;
-        let run = |socket: Socket| async move {
-            let (mut reader, mut writer) = tokio::io::split(socket);
-            let write = async {
-                writer.write_all(&vec![7; BYTES]).await.unwrap();
-                writer.shutdown().await.unwrap();
-            };
-            let read = async {
-                let mut all = Vec::new();
-                reader.read_to_end(&mut all).await.unwrap();
-                all.len()
-            };
-            tokio::join!(write, read).1
-        };
-        let (one, two) = pair();
-        let both = async { tokio::join!(run(one), run(two)) };
-        assert_eq!(tokio::time::timeout(SOON, both).await.unwrap(), (BYTES, BYTES));
-    }
-}
+mod tests;
