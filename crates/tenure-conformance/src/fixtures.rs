@@ -34,14 +34,12 @@ pub fn all() -> Vec<Fixture> {
         fixture("postgres", || Box::pin(postgres("lease"))),
         fixture("postgres-session", || Box::pin(postgres("session"))),
         fixture("postgres-row", || Box::pin(postgres("row"))),
-        fixture("mysql", || Box::pin(mysql(Topology::Mariadb, ""))),
-        fixture("mysql-session", || Box::pin(mysql(Topology::Mariadb, "?mode=session"))),
-        fixture("mysql-row", || Box::pin(mysql(Topology::Mariadb, "?mode=row&connections=150"))),
-        fixture("mysql-oracle", || Box::pin(mysql(Topology::Mysql, ""))),
-        fixture("mysql-oracle-session", || Box::pin(mysql(Topology::Mysql, "?mode=session"))),
-        fixture("mysql-oracle-row", || {
-            Box::pin(mysql(Topology::Mysql, "?mode=row&connections=150"))
-        }),
+        fixture("mysql", || Box::pin(mariadb("lease"))),
+        fixture("mysql-session", || Box::pin(mariadb("session"))),
+        fixture("mysql-row", || Box::pin(mariadb("row"))),
+        fixture("mysql-oracle", || Box::pin(mysql_of_oracle("lease"))),
+        fixture("mysql-oracle-session", || Box::pin(mysql_of_oracle("session"))),
+        fixture("mysql-oracle-row", || Box::pin(mysql_of_oracle("row"))),
         fixture("sqlite", || Box::pin(sqlite())),
         fixture("redis", || Box::pin(server(Topology::Redis, ""))),
         fixture("redis-barging", || Box::pin(server(Topology::Redis, "order=barging"))),
@@ -111,29 +109,52 @@ async fn server(topology: Topology, options: &'static str) -> Result<Store> {
     by_url(cluster.url_with(options), ports, ())
 }
 
-/// Each mode has a server of its own: the races of all three at once need many connections.
+/// A server of its own for each mode.
+type Servers = [OnceLock<tenure_servers::Result<Cluster>>; 3];
+
+/// The races of all three modes at once need many connections.
 async fn postgres(mode: &'static str) -> Result<Store> {
-    static SERVERS: [OnceLock<tenure_servers::Result<Cluster>>; 3] = [const { OnceLock::new() }; 3];
-    let server = &SERVERS[["lease", "session", "row"].iter().position(|m| *m == mode).unwrap_or(0)];
-    let start = || tenure_servers::start(Topology::Postgres, &tenure_servers::Options::default());
-    let started = tokio::task::spawn_blocking(move || server.get_or_init(start)).await?;
-    let cluster = started.as_ref().map_err(Clone::clone)?;
+    static SERVERS: Servers = [const { OnceLock::new() }; 3];
+    let cluster = of_mode(&SERVERS, Topology::Postgres, mode).await?;
     let ports = vec![cluster.node().port()];
     by_url(format!("{}?mode={mode}&rows=110", cluster.url()), ports, ())
 }
 
-/// MariaDB, or the MySQL of Oracle. The cases open more clients at once than a server of its
-/// default size lets in, and change so much that with its small log they would wait for a busy
-/// disk.
-async fn mysql(topology: Topology, query: &str) -> Result<Store> {
-    let start = move || tenure_servers::shared(topology);
-    let cluster = tokio::task::spawn_blocking(start).await??;
+/// Where many waiters are woken at once, a `KILL QUERY` of MariaDB can take seconds, and no client
+/// can connect meanwhile. The cases of one mode do that, and those of another must not wait for it.
+async fn mariadb(mode: &'static str) -> Result<Store> {
+    static SERVERS: Servers = [const { OnceLock::new() }; 3];
+    mysql(of_mode(&SERVERS, Topology::Mariadb, mode).await?, mode)
+}
+
+/// The MySQL of Oracle, one server for all modes: starting it takes long.
+async fn mysql_of_oracle(mode: &'static str) -> Result<Store> {
+    let start = || tenure_servers::shared(Topology::Mysql);
+    mysql(tokio::task::spawn_blocking(start).await??, mode)
+}
+
+/// The cases open more clients at once than a server of its default size lets in, and change so
+/// much that with its small log they would wait for a busy disk.
+fn mysql(cluster: &'static Cluster, mode: &'static str) -> Result<Store> {
     let mut admin = Mysql::admin(cluster.node())?;
     admin.query("SET GLOBAL max_connections=1000")?;
     // MariaDB before 10.9 cannot change it while it runs; the other one has another name for it.
     admin.query("SET GLOBAL innodb_log_file_size=67108864").ok();
     admin.query("SET GLOBAL innodb_redo_log_capacity=67108864").ok();
-    by_url(format!("{}{query}", cluster.url()), vec![cluster.node().port()], ())
+    let options = if mode == "row" { "&connections=150" } else { "" };
+    by_url(format!("{}?mode={mode}{options}", cluster.url()), vec![cluster.node().port()], ())
+}
+
+/// The server of this mode, started at its first use.
+async fn of_mode(
+    servers: &'static Servers,
+    topology: Topology,
+    mode: &'static str,
+) -> Result<&'static Cluster> {
+    let server = &servers[["lease", "session", "row"].iter().position(|m| *m == mode).unwrap_or(0)];
+    let start = move || tenure_servers::start(topology, &tenure_servers::Options::default());
+    let started = tokio::task::spawn_blocking(move || server.get_or_init(start)).await?;
+    Ok(started.as_ref().map_err(Clone::clone)?)
 }
 
 fn by_url(url: String, ports: Vec<u16>, keep: impl Send + Sync + 'static) -> Result<Store> {
